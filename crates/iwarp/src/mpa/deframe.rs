@@ -1,0 +1,100 @@
+//! From the bytes of a stream back to ULPDUs. RFC 5044 §6.
+
+use core::ops::Range;
+
+use super::frame::{CRC_LEN, HEADER_LEN, fpdu_len};
+use super::{crc, marker};
+use crate::error::Fault;
+use crate::wire::ddp::TAGGED_LEN;
+
+/// Finds the FPDUs of one direction of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deframer {
+    /// CRCs are in use.
+    crc: bool,
+    /// Stream position of the next FPDU, modulo 512, where we asked the peer for markers.
+    markers: Option<usize>,
+}
+
+impl Deframer {
+    /// At the start of full operation: the first FPDU comes next.
+    pub fn new(crc: bool, markers: bool) -> Self {
+        Self { crc, markers: markers.then_some(0) }
+    }
+
+    /// Whether a marker lies before the next FPDU's length field.
+    #[inline]
+    fn leading(&self) -> usize {
+        if self.markers == Some(0) { marker::LEN } else { 0 }
+    }
+
+    /// Bytes of the stream, markers included, of the FPDU that starts at `buf[0]`; `None` while too few bytes are here to tell.
+    ///
+    /// # Errors
+    /// [`Fault::FpduLength`] where the ULPDU cannot hold a DDP header.
+    #[inline]
+    pub fn peek(&self, buf: &[u8]) -> Result<Option<usize>, Fault> {
+        let at = self.leading();
+        let Some(length) = crate::wire::array::<HEADER_LEN>(buf, at) else { return Ok(None) };
+        let ulpdu_len = usize::from(u16::from_be_bytes(length));
+        if ulpdu_len < TAGGED_LEN {
+            return Err(Fault::FpduLength(ulpdu_len as u32));
+        }
+        let plain = fpdu_len(ulpdu_len);
+        Ok(Some(self.markers.map_or(plain, |pos| marker::framed_len(pos, plain))))
+    }
+
+    /// Takes the FPDU at the start of `buf`, whose stream bytes [`Self::peek`] told as `total`: checks
+    /// markers and CRC, moves what lies between markers together, and returns where in `buf` the ULPDU is.
+    ///
+    /// The next FPDU starts at `buf[total]`.
+    ///
+    /// # Errors
+    /// [`Fault::Crc`], [`Fault::Marker`], [`Fault::FpduLength`] where `buf` is shorter than `total`.
+    #[inline]
+    pub fn take(
+        &mut self,
+        buf: &mut [u8],
+        total: usize,
+        crc: impl Fn(u32, &[u8]) -> u32,
+    ) -> Result<Range<usize>, Fault> {
+        let short = Fault::FpduLength(total as u32);
+        let fpdu = buf.get_mut(..total).ok_or(short)?;
+        if self.crc {
+            let (body, sum) = fpdu.split_last_chunk::<CRC_LEN>().ok_or(short)?;
+            if crc::to_wire(crc(crc::INIT, body)) != *sum {
+                return Err(Fault::Crc);
+            }
+        }
+        let start = self.leading();
+        if let Some(pos) = self.markers {
+            strip(fpdu, pos)?;
+            self.markers = Some((pos + total) % marker::INTERVAL);
+        }
+        let length = crate::wire::array::<HEADER_LEN>(fpdu, start).ok_or(short)?;
+        let ulpdu = start + HEADER_LEN;
+        Ok(ulpdu..ulpdu + usize::from(u16::from_be_bytes(length)))
+    }
+}
+
+/// Checks each marker and closes the gaps that they leave. A leading marker stays where it is.
+fn strip(fpdu: &mut [u8], pos: usize) -> Result<(), Fault> {
+    let total = fpdu.len();
+    let mut at = marker::until_next(pos);
+    let mut to = if at == 0 { marker::LEN } else { at };
+    while at < total {
+        // RFC 5044 §4.3: the low two bits of FPDUPTR are taken as zero.
+        let [_, _, hi, lo] = crate::wire::array::<4>(fpdu, at).ok_or(Fault::Marker)?;
+        if usize::from(u16::from_be_bytes([hi, lo]) & !3) != at {
+            return Err(Fault::Marker);
+        }
+        let from = at + marker::LEN;
+        at += marker::INTERVAL;
+        let end = at.min(total);
+        if from != to {
+            fpdu.copy_within(from..end, to);
+        }
+        to += end - from;
+    }
+    Ok(())
+}
