@@ -81,20 +81,23 @@ impl Deframer {
 fn strip(fpdu: &mut [u8], pos: usize) -> Result<(), Fault> {
     let total = fpdu.len();
     let mut at = marker::until_next(pos);
-    let mut to = if at == 0 { marker::LEN } else { at };
+    let start = if at == 0 { marker::LEN } else { 0 };
+    // Where the next piece of FPDU goes: the first one stays.
+    let mut to = at.max(start);
     while at < total {
-        // RFC 5044 §4.3: the low two bits of FPDUPTR are taken as zero.
-        let [_, _, hi, lo] = crate::wire::array::<4>(fpdu, at).ok_or(Fault::Marker)?;
-        if usize::from(u16::from_be_bytes([hi, lo]) & !3) != at {
+        // RFC 5044 §4.3: FPDUPTR counts from the length field, is zero in a marker before it, and its
+        // low two bits are taken as zero. The reserved bits are not checked.
+        let [_, _, hi, lo] = crate::wire::array::<{ marker::LEN }>(fpdu, at).ok_or(Fault::Marker)?;
+        if usize::from(u16::from_be_bytes([hi, lo]) & !3) != at.saturating_sub(start) {
             return Err(Fault::Marker);
         }
         let from = at + marker::LEN;
         at += marker::INTERVAL;
-        let end = at.min(total);
+        let len = at.min(total) - from;
         if from != to {
-            fpdu.copy_within(from..end, to);
+            fpdu.copy_within(from..from + len, to);
         }
-        to += end - from;
+        to += len;
     }
     Ok(())
 }

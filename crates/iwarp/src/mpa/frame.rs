@@ -22,23 +22,39 @@ pub type Crc<'a> = &'a dyn Fn(u32, &[u8]) -> u32;
 /// Padding behind a ULPDU, in bytes: the length field, the ULPDU and it are a multiple of four.
 #[inline]
 pub const fn pad_len(ulpdu_len: usize) -> usize {
-    (HEADER_LEN + ulpdu_len).wrapping_neg() & 3
+    ulpdu_len.wrapping_add(HEADER_LEN).wrapping_neg() & 3
 }
 
 /// Bytes of the FPDU that carries `ulpdu_len` bytes, without markers.
 #[inline]
 pub const fn fpdu_len(ulpdu_len: usize) -> usize {
-    HEADER_LEN + ulpdu_len + pad_len(ulpdu_len) + CRC_LEN
+    // Rounded up to four; saturating, so that no length panics.
+    ulpdu_len.saturating_add(HEADER_LEN + 3 + CRC_LEN) & !3
 }
 
 /// MULPDU: the largest ULPDU whose FPDU surely fits a TCP segment of `mss` bytes, wherever markers
-/// fall. RFC 5044 §5.1.
+/// fall. RFC 5044 §4.5.
 ///
-/// The FPDU is then a multiple of four bytes; no more than [`MAX_ULPDU`] and no less than zero.
+/// The FPDU is then a multiple of four bytes. A larger `mss` than the length field (or, with
+/// markers, FPDUPTR) can serve counts as the largest that it can; a very small one gives zero.
 pub const fn mulpdu(mss: usize, markers: bool) -> usize {
+    let limit = if markers { marker::MAX_FRAMED } else { MAX_FPDU };
+    let mss = if mss < limit { mss } else { limit };
     let marks = if markers { marker::LEN * mss.div_ceil(marker::INTERVAL) } else { 0 };
-    let rest = mss.saturating_sub(HEADER_LEN + CRC_LEN + marks + mss % 4);
-    if rest > MAX_ULPDU { MAX_ULPDU - 1 } else { rest }
+    mss.saturating_sub(HEADER_LEN + CRC_LEN + marks + mss % 4)
+}
+
+/// Padding and CRC that follow `ulpdu_len` bytes of ULPDU, for an embedding that gathers an FPDU from
+/// pieces: the bytes and how many of them count. `sum` is [`crc::to_wire`]'s, or zeros.
+#[inline]
+pub const fn trailer(ulpdu_len: usize, sum: [u8; CRC_LEN]) -> ([u8; 3 + CRC_LEN], usize) {
+    let [a, b, c, d] = sum;
+    match pad_len(ulpdu_len) {
+        0 => ([a, b, c, d, 0, 0, 0], CRC_LEN),
+        1 => ([0, a, b, c, d, 0, 0], 1 + CRC_LEN),
+        2 => ([0, 0, a, b, c, d, 0], 2 + CRC_LEN),
+        _ => ([0, 0, 0, a, b, c, d], 3 + CRC_LEN),
+    }
 }
 
 /// Makes an FPDU of a ULPDU that lies at `buf[2..]`: writes length, padding and CRC around it.

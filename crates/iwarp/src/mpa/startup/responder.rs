@@ -2,7 +2,12 @@
 
 use core::ops::Range;
 
-use super::{MAX_FRAME, Negotiated, Policy, Revision, RtrOffer, StartupError};
+use super::frame::{self, Control, Kind};
+use super::policy::{RESPONDER_RTR, clamp_depth};
+use super::{MAX_FRAME, Negotiated, Policy, Revision, Rtr, RtrOffer, StartupError};
+use crate::wire::mpa::{
+    EXTENSION_BITS, FLAG_CRC, FLAG_EXTENSIONS_ACCEPT, FLAG_EXTENSIONS_OFFER, FLAG_MARKERS, FLAG_REJECT,
+};
 
 /// A Request Frame, parsed; not yet answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,22 +30,40 @@ pub struct Request {
     pub extensions: bool,
     /// Where in the bytes the ULP's private data is.
     pub private_data: Range<usize>,
+    /// IRD and ORD were in the frame, so they are in the Reply.
+    enhanced: bool,
 }
 
 impl Request {
     /// Parses the start of the stream that an initiator sends. `None`: more bytes are needed.
     ///
     /// # Errors
-    /// Where the frame is malformed.
+    /// Where the frame is malformed or of a revision other than 1 and 2: close the connection.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, StartupError> {
-        let _ = bytes;
-        Ok(None)
+        let Some(frame) = frame::parse(Kind::Request, bytes)? else { return Ok(None) };
+        let control = frame.control;
+        Ok(Some(Self {
+            consumed: frame.consumed,
+            revision: frame.revision,
+            crc: frame.flags & FLAG_CRC != 0,
+            markers: frame.flags & FLAG_MARKERS != 0,
+            ord: control.and_then(|c| c.ord),
+            ird: control.and_then(|c| c.ird),
+            rtr: control.and_then(|c| c.rtr),
+            extensions: frame.flags & EXTENSION_BITS == FLAG_EXTENSIONS_OFFER,
+            private_data: frame.private_data,
+            enhanced: control.is_some(),
+        }))
     }
 
-    /// Writes the accepting Reply Frame. `ord` and `ird` are ours, before negotiation.
+    /// Writes the accepting Reply Frame and returns its length and what is agreed thereby. `ord` and
+    /// `ird` are ours, before negotiation.
+    ///
+    /// Send it in one piece, and no FPDU before the initiator's first. RFC 5044 §7.1.2.
     ///
     /// # Errors
-    /// Where the request asks for what `policy` refuses (reject it then), or the private data is too long.
+    /// Where the request asks for what `policy` refuses (then [`Self::reject`] it), or the private
+    /// data is too long.
     pub fn accept(
         &self,
         policy: &Policy,
@@ -49,11 +72,55 @@ impl Request {
         private_data: &[u8],
         out: &mut [u8; MAX_FRAME],
     ) -> Result<(usize, Negotiated), StartupError> {
-        let _ = (policy, ord, ird, private_data, out);
-        Err(StartupError::Key)
+        if self.revision > policy.revision {
+            return Err(StartupError::Revision(self.revision as u8));
+        }
+        let agreed = self.negotiate(policy, clamp_depth(ord), clamp_depth(ird))?;
+        let mut flags = 0;
+        if agreed.crc {
+            flags |= FLAG_CRC;
+        }
+        if agreed.rx_markers {
+            flags |= FLAG_MARKERS;
+        }
+        if agreed.extensions {
+            flags |= FLAG_EXTENSIONS_ACCEPT;
+        }
+        let control = self.enhanced.then(|| Control {
+            // What the initiator left open stays open. RFC 6581 §9.1.
+            ird: self.ord.map(|_| agreed.ird),
+            ord: self.ird.map(|_| agreed.ord),
+            rtr: agreed.rtr.map(RtrOffer::only),
+        });
+        let len = frame::write(Kind::Reply, flags, self.revision, control, private_data, out)?;
+        Ok((len, agreed))
     }
 
-    /// Writes a rejecting Reply Frame and returns its length.
+    fn negotiate(&self, policy: &Policy, ord: u16, ird: u16) -> Result<Negotiated, StartupError> {
+        let rtr = match self.rtr {
+            None => None,
+            Some(offer) => {
+                let known = policy.p2p.unwrap_or(RESPONDER_RTR);
+                Some(known.pick(offer).ok_or(StartupError::NoMatchingRtr)?)
+            }
+        };
+        // RFC 6581 §9.1: our ORD within the initiator's IRD; of our IRD, what it can use.
+        let ord = self.ird.map_or(ord, |peer| ord.min(peer));
+        let ird = self.ord.map_or(ird, |peer| ird.min(peer));
+        Ok(Negotiated {
+            revision: self.revision,
+            crc: policy.crc.agree(self.crc)?,
+            tx_markers: policy.agree_markers(self.markers)?,
+            rx_markers: policy.want_markers,
+            ord,
+            // The RTR frame itself is a Read to be served.
+            ird: if rtr == Some(Rtr::Read) { ird.max(1) } else { ird },
+            rtr,
+            extensions: self.extensions && policy.extensions,
+        })
+    }
+
+    /// Writes a rejecting Reply Frame and returns its length. RFC 5044 §7.1.1 (R).
     ///
     /// # Errors
     /// [`StartupError::PrivateDataTooLong`].
@@ -63,7 +130,12 @@ impl Request {
         private_data: &[u8],
         out: &mut [u8; MAX_FRAME],
     ) -> Result<usize, StartupError> {
-        let _ = (policy, private_data, out);
-        Err(StartupError::Key)
+        let mut flags = FLAG_REJECT;
+        if self.crc || policy.crc.asks() {
+            flags |= FLAG_CRC;
+        }
+        let control =
+            self.enhanced.then(|| Control { ird: Some(policy.ird()), ord: Some(policy.ord()), rtr: None });
+        frame::write(Kind::Reply, flags, self.revision, control, private_data, out)
     }
 }
