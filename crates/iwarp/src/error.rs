@@ -50,8 +50,6 @@ pub enum Fault {
     UntaggedVersion(u8),
     /// A tagged Write segment was refused.
     Write(Stag, TaggedFault),
-    /// A segment of a tagged message whose STag or offset does not continue the message.
-    TaggedOrder,
     /// An untagged segment for a queue that does not exist.
     QueueNumber(u32),
     /// A message for which no receive was posted in time.
@@ -85,13 +83,6 @@ pub enum Fault {
     ResponseMismatch,
     /// A control message (Read Request, Atomic, Immediate, Terminate) of a wrong length or cut into segments.
     MessageLength(Opcode),
-    /// The peer sent before it may (a responder's FPDU before the initiator's first).
-    TooEarly,
-    // --- MPA start-up, RFC 6581 §9 ---
-    /// The negotiated RTR frame did not come first.
-    RtrMismatch,
-    /// The Reply asks for more outbound Reads than we can take.
-    InsufficientIrd,
     // --- local ---
     /// Our own memory failed while placing or reading (unmapped, or the local key was withdrawn).
     LocalMemory,
@@ -190,7 +181,6 @@ impl Fault {
             Self::TaggedVersion(_) => Terminate::new(1, 1, 4),
             Self::UntaggedVersion(_) => Terminate::new(1, 2, 6),
             Self::Write(_, t) => t.ddp(),
-            Self::TaggedOrder => Terminate::new(1, 1, 1),
             Self::QueueNumber(_) => Terminate::new(1, 2, 1),
             Self::NoReceive => Terminate::new(1, 2, 2),
             Self::MsnRange => Terminate::new(1, 2, 3),
@@ -203,11 +193,8 @@ impl Fault {
             Self::AtomicAlignment
             | Self::IrdExceeded
             | Self::ResponseMismatch
-            | Self::MessageLength(_)
-            | Self::TooEarly => Terminate::new(0, 2, 7),
+            | Self::MessageLength(_) => Terminate::new(0, 2, 7),
             Self::UnexpectedResponse => Terminate::new(0, 2, 6),
-            Self::RtrMismatch => Terminate::new(2, 0, 7),
-            Self::InsufficientIrd => Terminate::new(2, 0, 6),
             Self::LocalMemory | Self::LocalResource => Terminate::new(0, 0, 0),
         }
     }
@@ -246,7 +233,6 @@ impl core::fmt::Display for Fault {
             Self::FpduLength(n) => write!(f, "FPDU length {n} is impossible"),
             Self::TaggedVersion(v) | Self::UntaggedVersion(v) => write!(f, "DDP version {v}, expected 1"),
             Self::Write(s, t) => write!(f, "RDMA Write to STag {s}: {t}"),
-            Self::TaggedOrder => f.write_str("tagged segment does not continue its message"),
             Self::QueueNumber(q) => write!(f, "no untagged queue {q}"),
             Self::NoReceive => f.write_str("no receive was posted for a message"),
             Self::MsnRange => f.write_str("message sequence number out of range"),
@@ -263,9 +249,6 @@ impl core::fmt::Display for Fault {
             Self::UnexpectedResponse => f.write_str("a response that no request waits for"),
             Self::ResponseMismatch => f.write_str("Read Response does not match its request"),
             Self::MessageLength(o) => write!(f, "{o:?} message of a wrong length"),
-            Self::TooEarly => f.write_str("FPDU sent before the peer may send"),
-            Self::RtrMismatch => f.write_str("the first FPDU is not the negotiated RTR"),
-            Self::InsufficientIrd => f.write_str("peer asks for more inbound Reads than we take"),
             Self::LocalMemory => f.write_str("local memory could not be reached"),
             Self::LocalResource => f.write_str("local resource exhausted"),
         }

@@ -20,6 +20,8 @@ pub struct ResponsePlace {
     pub cookie: u64,
     /// Offset of this segment's payload within it, in bytes.
     pub offset: u32,
+    /// The payload is to be thrown away (a peer answered a zero-length Read with bytes).
+    pub discard: bool,
 }
 
 /// What the receive side reports, in stream order, after placement.
@@ -87,6 +89,8 @@ pub trait Host {
     fn check_read(&mut self, stag: Stag, to: u64, len: u32) -> Result<(), TaggedFault>;
     /// Carry an atomic out; alignment is already checked. Returns the original value.
     fn atomic(&mut self, request: &AtomicRequest) -> Result<u64, TaggedFault>;
+    /// Whether [`Host::push_inbound`] would succeed now.
+    fn inbound_has_room(&mut self) -> bool;
     /// Queue a peer's request for the transmit side. [`Fault::IrdExceeded`] where it is full.
     fn push_inbound(&mut self, read: InboundRead) -> Result<(), Fault>;
 

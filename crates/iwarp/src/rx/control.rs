@@ -1,0 +1,84 @@
+//! Control messages: Read Request, Atomic Request and Response, Terminate. Each fits one segment.
+
+use super::Receiver;
+use crate::error::Fault;
+use crate::host::{Event, Host};
+use crate::types::{InboundRead, Opcode, Queue};
+use crate::wire::ddp::Untagged;
+use crate::wire::rdmap::{AtomicResponse, ReadRequest, parse_atomic};
+use crate::wire::terminate::TerminateMessage;
+
+impl Receiver {
+    /// Handles a whole control segment. Returns whether it was a Terminate.
+    pub(super) fn control<H: Host>(
+        &mut self,
+        host: &mut H,
+        u: &Untagged,
+        opcode: Opcode,
+        payload: &[u8],
+    ) -> Result<bool, Fault> {
+        if opcode == Opcode::Terminate {
+            // RFC 5040 §5.4: whatever it says, the stream ends.
+            host.event(Event::Terminated(TerminateMessage::decode(payload)));
+            return Ok(true);
+        }
+        if u.mo != 0 {
+            return Err(Fault::MessageOffset);
+        }
+        if !u.last {
+            return Err(Fault::MessageLength(opcode));
+        }
+        match opcode {
+            Opcode::ReadRequest => read_request(host, payload)?,
+            Opcode::AtomicRequest => atomic_request(host, payload)?,
+            Opcode::AtomicResponse => atomic_response(host, payload)?,
+            _ => return Err(Fault::UnexpectedOpcode(u.opcode)),
+        }
+        self.bump(opcode.queue().unwrap_or(Queue::Request));
+        Ok(false)
+    }
+}
+
+fn read_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
+    let r = exact(ReadRequest::parse(payload), payload, ReadRequest::LEN, Opcode::ReadRequest)?;
+    // RFC 5040 §4.4: a zero-length Read's source STag is not looked at.
+    if r.len > 0 {
+        host.check_read(r.src_stag, r.src_to, r.len).map_err(|f| Fault::ReadSource(r.src_stag, f))?;
+    }
+    host.push_inbound(InboundRead::Read {
+        sink_stag: r.sink_stag,
+        sink_to: r.sink_to,
+        len: r.len,
+        src_stag: r.src_stag,
+        src_to: r.src_to,
+    })
+}
+
+fn atomic_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
+    if payload.len() != 52 {
+        return Err(Fault::MessageLength(Opcode::AtomicRequest));
+    }
+    let r = parse_atomic(payload)?;
+    // RFC 7306 §5.1: the target is eight aligned bytes.
+    if r.to % 8 != 0 {
+        return Err(Fault::AtomicAlignment);
+    }
+    if !host.inbound_has_room() {
+        // Refused before memory changes: an atomic that is not answered must not happen.
+        return Err(Fault::IrdExceeded);
+    }
+    let original = host.atomic(&r).map_err(|f| Fault::Atomic(r.stag, f))?;
+    host.push_inbound(InboundRead::Atomic { id: r.id, original })
+}
+
+fn atomic_response<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
+    let r = exact(AtomicResponse::parse(payload), payload, AtomicResponse::LEN, Opcode::AtomicResponse)?;
+    let place = host.atomic_response(r.id)?;
+    host.place_response(place, &r.original.to_ne_bytes())?;
+    host.event(Event::ResponseDone { cookie: place.cookie, len: 8 });
+    Ok(())
+}
+
+fn exact<T>(parsed: Option<T>, payload: &[u8], len: usize, opcode: Opcode) -> Result<T, Fault> {
+    parsed.filter(|_| payload.len() == len).ok_or(Fault::MessageLength(opcode))
+}

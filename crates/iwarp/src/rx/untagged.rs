@@ -1,0 +1,212 @@
+//! Untagged segments: Sends and Immediate Data on queue 0; the others are control messages.
+
+use super::Receiver;
+use super::place::{Dest, Placing};
+use crate::error::Fault;
+use crate::host::{Event, Host, ReceiveSlot};
+use crate::mpa::startup::Rtr;
+use crate::types::{Opcode, Queue, Stag};
+use crate::wire::ddp::{self, Header, Untagged};
+
+/// The Send under way: it may span many segments.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message {
+    pub(super) slot: ReceiveSlot,
+    opcode: Opcode,
+    inv_stag: Stag,
+    received: u32,
+}
+
+/// How a segment of queue 0 begins.
+pub(super) enum Opened {
+    Placing(Placing),
+    NeedReceive,
+    NotSend,
+}
+
+impl Receiver {
+    /// Opcode, queue and sequence rules of an untagged segment. RFC 5041 §8.2, RFC 5040 §7.2.
+    fn check_untagged(&self, u: &Untagged) -> Result<(Opcode, Queue), Fault> {
+        let queue = Queue::from_wire(u.qn)
+            .filter(|q| self.extensions || *q != Queue::AtomicResponse)
+            .ok_or(Fault::QueueNumber(u.qn))?;
+        let opcode = Opcode::from_wire(u.opcode)
+            .filter(|o| o.queue() == Some(queue) && (self.extensions || !o.is_extension()))
+            .ok_or(Fault::UnexpectedOpcode(u.opcode))?;
+        if u.msn != self.msn[queue as usize] {
+            return Err(Fault::MsnRange);
+        }
+        Ok((opcode, queue))
+    }
+
+    /// Whether the whole FPDU at the head of `rest` starts a message for which no receive is posted.
+    /// It takes the receive where there is one.
+    pub(super) fn must_wait<H: Host>(&mut self, host: &mut H, rest: &[u8]) -> Result<bool, Fault> {
+        if self.message.is_some() {
+            return Ok(false);
+        }
+        // Only the head matters; faults in it are found when the segment is handled (and its CRC is good).
+        let Some(head) = self.deframer.head::<{ 2 + ddp::UNTAGGED_LEN }>(rest) else { return Ok(false) };
+        let Ok(Header::Untagged(u)) = ddp::parse(&head[2..]) else { return Ok(false) };
+        let queue0 = u.qn == Queue::Send as u32 && u.mo == 0;
+        if !queue0 || self.check_untagged(&u).is_err() {
+            return Ok(false);
+        }
+        let ulpdu_len = usize::from(u16::from_be_bytes([head[0], head[1]]));
+        if self.is_rtr_send(&u, ulpdu_len.saturating_sub(ddp::UNTAGGED_LEN)) {
+            return Ok(false);
+        }
+        match host.take_receive()? {
+            Some(slot) => {
+                self.reserve(slot, &u);
+                Ok(false)
+            }
+            None => Ok(true),
+        }
+    }
+
+    fn reserve(&mut self, slot: ReceiveSlot, u: &Untagged) {
+        let opcode = Opcode::from_wire(u.opcode).unwrap_or(Opcode::Send);
+        self.message = Some(Message { slot, opcode, inv_stag: u.inv_stag, received: 0 });
+    }
+
+    /// RFC 6581 §9: the zero-length Send that only says "ready to receive" uses no receive.
+    fn is_rtr_send(&self, u: &Untagged, payload_len: usize) -> bool {
+        self.fpdus == 0
+            && self.rtr == Some(Rtr::Send)
+            && u.opcode == Opcode::Send as u8
+            && payload_len == 0
+            && u.last
+    }
+
+    /// Checks of a segment on queue 0, before any of its payload is placed.
+    pub(super) fn open_send<H: Host>(
+        &mut self,
+        host: &mut H,
+        u: &Untagged,
+        payload_len: usize,
+    ) -> Result<Opened, Fault> {
+        let (opcode, queue) = self.check_untagged(u)?;
+        if queue != Queue::Send || matches!(opcode, Opcode::Immediate | Opcode::ImmediateSe) {
+            return Ok(Opened::NotSend);
+        }
+        if self.message.is_none() {
+            if u.mo != 0 {
+                return Err(Fault::MessageOffset);
+            }
+            match host.take_receive()? {
+                Some(slot) => self.reserve(slot, u),
+                None => return Ok(Opened::NeedReceive),
+            }
+        }
+        let Some(m) = &self.message else { return Err(Fault::MessageOffset) };
+        if u.mo != m.received {
+            return Err(Fault::MessageOffset);
+        }
+        if opcode != m.opcode || u.inv_stag != m.inv_stag {
+            return Err(Fault::UnexpectedOpcode(u.opcode));
+        }
+        let end = u64::from(m.received) + payload_len as u64;
+        if end > m.slot.len || end > u64::from(u32::MAX) {
+            return Err(Fault::MessageTooLong);
+        }
+        let dest = Dest::Receive { cookie: m.slot.cookie, offset: m.received };
+        Ok(Opened::Placing(Placing::new(dest, payload_len, u.last, opcode)))
+    }
+
+    /// A whole untagged segment. Returns whether it was a Terminate.
+    pub(super) fn untagged<H: Host>(
+        &mut self,
+        host: &mut H,
+        u: &Untagged,
+        payload: &[u8],
+    ) -> Result<bool, Fault> {
+        let (opcode, queue) = self.check_untagged(u)?;
+        if queue != Queue::Send {
+            return self.control(host, u, opcode, payload);
+        }
+        if self.is_rtr_send(u, payload.len()) {
+            self.bump(Queue::Send);
+            return Ok(false);
+        }
+        if matches!(opcode, Opcode::Immediate | Opcode::ImmediateSe) {
+            self.immediate(host, u, opcode, payload)?;
+            return Ok(false);
+        }
+        match self.open_send(host, u, payload.len())? {
+            Opened::Placing(placing) => {
+                placing.place(host, 0, payload)?;
+                self.finish_send(host, &placing)?;
+                Ok(false)
+            }
+            Opened::NeedReceive | Opened::NotSend => Err(Fault::NoReceive),
+        }
+    }
+
+    fn finish_send<H: Host>(&mut self, host: &mut H, placing: &Placing) -> Result<(), Fault> {
+        let Some(m) = &mut self.message else { return Ok(()) };
+        m.received += placing.len() as u32;
+        if placing.last {
+            let m = *m;
+            self.deliver(host, &m)?;
+        }
+        Ok(())
+    }
+
+    fn deliver<H: Host>(&mut self, host: &mut H, m: &Message) -> Result<(), Fault> {
+        let invalidates = matches!(m.opcode, Opcode::SendInvalidate | Opcode::SendSeInvalidate);
+        // RFC 5040 §5.3: the STag is invalid before the message is delivered.
+        if invalidates {
+            host.invalidate(m.inv_stag)?;
+        }
+        self.message = None;
+        self.bump(Queue::Send);
+        host.event(Event::ReceiveDone {
+            cookie: m.slot.cookie,
+            len: m.received,
+            opcode: m.opcode,
+            invalidated: invalidates.then_some(m.inv_stag),
+            immediate: None,
+        });
+        Ok(())
+    }
+
+    /// A piecemeal Send segment is complete.
+    pub(super) fn close_send<H: Host>(&mut self, host: &mut H, done: &Placing) -> Result<(), Fault> {
+        self.finish_send(host, done)
+    }
+
+    /// Immediate Data: eight bytes for the completion of the next receive. RFC 7306 §6.
+    fn immediate<H: Host>(
+        &mut self,
+        host: &mut H,
+        u: &Untagged,
+        opcode: Opcode,
+        payload: &[u8],
+    ) -> Result<(), Fault> {
+        let value = <[u8; 8]>::try_from(payload).map_err(|_| Fault::MessageLength(opcode))?;
+        if !u.last || u.mo != 0 {
+            return Err(Fault::MessageLength(opcode));
+        }
+        let slot = match self.message.take() {
+            Some(m) if m.received == 0 => m.slot,
+            Some(_) => return Err(Fault::UnexpectedOpcode(u.opcode)),
+            None => host.take_receive()?.ok_or(Fault::NoReceive)?,
+        };
+        self.bump(Queue::Send);
+        host.event(Event::ReceiveDone {
+            cookie: slot.cookie,
+            len: 0,
+            opcode,
+            invalidated: None,
+            immediate: Some(u64::from_be_bytes(value)),
+        });
+        Ok(())
+    }
+
+    /// The message of this queue is complete; the next one has the next number. RFC 5041 §5.3.
+    pub(super) fn bump(&mut self, queue: Queue) {
+        let slot = &mut self.msn[queue as usize];
+        *slot = slot.wrapping_add(1);
+    }
+}
