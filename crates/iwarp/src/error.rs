@@ -190,10 +190,9 @@ impl Fault {
             Self::UnexpectedOpcode(_) | Self::AtomicOpcode(_) => Terminate::new(0, 2, 6),
             Self::ReadSource(_, t) | Self::Atomic(_, t) => t.rdmap(),
             Self::Invalidate(_) => Terminate::new(0, 1, 9),
-            Self::AtomicAlignment
-            | Self::IrdExceeded
-            | Self::ResponseMismatch
-            | Self::MessageLength(_) => Terminate::new(0, 2, 7),
+            Self::AtomicAlignment | Self::IrdExceeded | Self::ResponseMismatch | Self::MessageLength(_) => {
+                Terminate::new(0, 2, 7)
+            }
             Self::UnexpectedResponse => Terminate::new(0, 2, 6),
             Self::LocalMemory | Self::LocalResource => Terminate::new(0, 0, 0),
         }

@@ -52,8 +52,8 @@ pub enum Event {
         /// Bytes placed.
         len: u32,
     },
-    /// The peer terminated the stream.
-    Terminated(TerminateMessage),
+    /// The peer terminated the stream; `None` where its message was too short to say why.
+    Terminated(Option<TerminateMessage>),
 }
 
 /// What the core asks of its embedding while it receives. No call may block.

@@ -13,6 +13,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate std;
+
 pub mod error;
 pub mod host;
 pub mod mpa;

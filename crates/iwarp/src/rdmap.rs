@@ -87,7 +87,9 @@ impl<S: AsRef<[Outstanding]> + AsMut<[Outstanding]>> OutstandingReads<S> {
         if self.count == 0 {
             return Err(Fault::UnexpectedResponse);
         }
-        let Some(head) = self.slots.as_mut().get_mut(self.head) else { return Err(Fault::UnexpectedResponse) };
+        let Some(head) = self.slots.as_mut().get_mut(self.head) else {
+            return Err(Fault::UnexpectedResponse);
+        };
         if head.atomic.is_some() {
             return Err(Fault::UnexpectedResponse);
         }
@@ -212,7 +214,11 @@ mod tests {
             (Stag(7), 100, 100, false),     // does not end
             (Stag(7), 100, u32::MAX, true), // length overflow
         ] {
-            assert_eq!(fresh().on_response(stag, to, len, last), Err(Fault::ResponseMismatch), "{to} {len} {last}");
+            assert_eq!(
+                fresh().on_response(stag, to, len, last),
+                Err(Fault::ResponseMismatch),
+                "{to} {len} {last}"
+            );
         }
         let mut q = fresh();
         assert_eq!(q.on_response(Stag(7), 100, 40, false).map(|p| p.offset), Ok(0));

@@ -193,7 +193,16 @@ mod tests {
     use super::*;
 
     fn req(op: AtomicOp, add_swap: u64, mask: u64, compare: u64, compare_mask: u64) -> AtomicRequest {
-        AtomicRequest { op, id: 0, stag: Stag(0), to: 0, add_swap, add_swap_mask: mask, compare, compare_mask }
+        AtomicRequest {
+            op,
+            id: 0,
+            stag: Stag(0),
+            to: 0,
+            add_swap,
+            add_swap_mask: mask,
+            compare,
+            compare_mask,
+        }
     }
 
     #[test]

@@ -44,6 +44,25 @@ impl Deframer {
         Ok(Some(self.markers.map_or(plain, |pos| marker::framed_len(pos, plain))))
     }
 
+    /// The first `N` bytes of the FPDU at the start of `buf` (length field first), markers left out and
+    /// nothing checked; `None` where fewer are here.
+    #[inline]
+    pub fn head<const N: usize>(&self, buf: &[u8]) -> Option<[u8; N]> {
+        let Some(pos) = self.markers else { return crate::wire::array(buf, 0) };
+        let mut head = [0; N];
+        let (mut at, mut pos) = (0, pos);
+        for byte in &mut head {
+            if pos % marker::INTERVAL == 0 {
+                at += marker::LEN;
+                pos += marker::LEN;
+            }
+            *byte = *buf.get(at)?;
+            at += 1;
+            pos += 1;
+        }
+        Some(head)
+    }
+
     /// Takes the FPDU at the start of `buf`, whose stream bytes [`Self::peek`] told as `total`: checks
     /// markers and CRC, moves what lies between markers together, and returns where in `buf` the ULPDU is.
     ///

@@ -5,8 +5,10 @@ use crate::error::Fault;
 use crate::host::{Event, Host};
 use crate::types::{InboundRead, Opcode, Queue};
 use crate::wire::ddp::Untagged;
-use crate::wire::rdmap::{AtomicResponse, ReadRequest, parse_atomic};
-use crate::wire::terminate::TerminateMessage;
+use crate::wire::rdmap::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicResponse, READ_REQUEST_LEN, ReadRequest, parse_atomic,
+};
+use crate::wire::terminate::{Phase, TerminateMessage};
 
 impl Receiver {
     /// Handles a whole control segment. Returns whether it was a Terminate.
@@ -18,8 +20,12 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<bool, Fault> {
         if opcode == Opcode::Terminate {
-            // RFC 5040 §5.4: whatever it says, the stream ends.
-            host.event(Event::Terminated(TerminateMessage::decode(payload)));
+            // RFC 5040 §5.4: whatever it says, the stream ends. An initiator may still complain of the Reply
+            // with its first FPDU. RFC 6581 §8.
+            host.event(Event::Terminated(TerminateMessage::decode_in(
+                payload,
+                if self.fpdus() == 0 { Phase::Unknown } else { Phase::Operation },
+            )));
             return Ok(true);
         }
         if u.mo != 0 {
@@ -40,7 +46,7 @@ impl Receiver {
 }
 
 fn read_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
-    let r = exact(ReadRequest::parse(payload), payload, ReadRequest::LEN, Opcode::ReadRequest)?;
+    let r = exact(ReadRequest::parse(payload), payload, READ_REQUEST_LEN, Opcode::ReadRequest)?;
     // RFC 5040 §4.4: a zero-length Read's source STag is not looked at.
     if r.len > 0 {
         host.check_read(r.src_stag, r.src_to, r.len).map_err(|f| Fault::ReadSource(r.src_stag, f))?;
@@ -55,7 +61,7 @@ fn read_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
 }
 
 fn atomic_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
-    if payload.len() != 52 {
+    if payload.len() != ATOMIC_REQUEST_LEN {
         return Err(Fault::MessageLength(Opcode::AtomicRequest));
     }
     let r = parse_atomic(payload)?;
@@ -72,7 +78,7 @@ fn atomic_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
 }
 
 fn atomic_response<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
-    let r = exact(AtomicResponse::parse(payload), payload, AtomicResponse::LEN, Opcode::AtomicResponse)?;
+    let r = exact(AtomicResponse::parse(payload), payload, ATOMIC_RESPONSE_LEN, Opcode::AtomicResponse)?;
     let place = host.atomic_response(r.id)?;
     host.place_response(place, &r.original.to_ne_bytes())?;
     host.event(Event::ResponseDone { cookie: place.cookie, len: 8 });

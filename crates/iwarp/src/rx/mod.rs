@@ -182,7 +182,9 @@ impl Receiver {
 
     /// Begins an FPDU of which only the head is here: checks first, then what there is of the payload.
     fn begin_piecemeal<H: Host>(&mut self, host: &mut H, rest: &[u8]) -> Result<Begun, Fault> {
-        let (Some(len), Some(first)) = (rest.first_chunk::<2>(), rest.get(2)) else { return Ok(Begun::NotYet) };
+        let (Some(len), Some(first)) = (rest.first_chunk::<2>(), rest.get(2)) else {
+            return Ok(Begun::NotYet);
+        };
         let ulpdu_len = usize::from(u16::from_be_bytes(*len));
         let head_len = ddp::header_len(*first);
         let Some(head) = rest.get(2..2 + head_len) else { return Ok(Begun::NotYet) };
@@ -207,7 +209,7 @@ impl Receiver {
 
     /// Checks of a tagged segment. `whole`: its payload is placed at once, so a Write's own check suffices.
     fn open_tagged<H: Host>(
-        &mut self,
+        &self,
         host: &mut H,
         t: &Tagged,
         payload_len: usize,
@@ -269,6 +271,3 @@ enum Begun {
     NotYet,
     NeedReceive,
 }
-
-#[cfg(test)]
-mod tests;

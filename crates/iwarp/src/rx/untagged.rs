@@ -189,7 +189,7 @@ impl Receiver {
             return Err(Fault::MessageLength(opcode));
         }
         let slot = match self.message.take() {
-            Some(m) if m.received == 0 => m.slot,
+            Some(m) if m.opcode == opcode => m.slot,
             Some(_) => return Err(Fault::UnexpectedOpcode(u.opcode)),
             None => host.take_receive()?.ok_or(Fault::NoReceive)?,
         };

@@ -1,11 +1,14 @@
 //! What can be sent, and how each message is laid out.
 
 use crate::types::{AtomicRequest, Opcode, Queue, Stag};
-use crate::wire::rdmap::{AtomicResponse, ReadRequest, write_atomic};
+use crate::wire::rdmap::{
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicResponse, READ_REQUEST_LEN, ReadRequest, write_atomic,
+};
 use crate::wire::terminate;
 
 /// Longest RDMAP header behind the DDP header, in bytes.
-pub(super) const MAX_EXTRA: usize = if terminate::MAX_LEN > 52 { terminate::MAX_LEN } else { 52 };
+pub(super) const MAX_EXTRA: usize =
+    if terminate::MAX_LEN > ATOMIC_REQUEST_LEN { terminate::MAX_LEN } else { ATOMIC_REQUEST_LEN };
 
 /// A message to send. Lengths are payload bytes; the payload itself stays with the caller.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +108,7 @@ impl Message {
             Self::Write { stag, to, len } => Plan::new(Opcode::Write, stag, to, len),
             Self::ReadResponse { stag, to, len } => Plan::new(Opcode::ReadResponse, stag, to, len),
             Self::ReadRequest(r) => {
-                let mut b = [0; ReadRequest::LEN];
+                let mut b = [0; READ_REQUEST_LEN];
                 r.write(&mut b);
                 Plan::with(Opcode::ReadRequest, &b)
             }
@@ -114,12 +117,12 @@ impl Message {
                 Plan::with(opcode, &value.to_be_bytes())
             }
             Self::Atomic(r) => {
-                let mut b = [0; 52];
+                let mut b = [0; ATOMIC_REQUEST_LEN];
                 write_atomic(&r, &mut b);
                 Plan::with(Opcode::AtomicRequest, &b)
             }
             Self::AtomicResponse(r) => {
-                let mut b = [0; AtomicResponse::LEN];
+                let mut b = [0; ATOMIC_RESPONSE_LEN];
                 r.write(&mut b);
                 Plan::with(Opcode::AtomicResponse, &b)
             }
