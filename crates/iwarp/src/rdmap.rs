@@ -55,7 +55,7 @@ impl<S: AsRef<[Outstanding]> + AsMut<[Outstanding]>> OutstandingReads<S> {
         self.count >= self.limit
     }
 
-    /// Note a request that is about to be sent. `false` where the ORD is used up. RFC 5040 §5.5.1.
+    /// Note a request that is about to be sent. `false` where the ORD is used up. RFC 5040 §5.5.
     pub fn push(&mut self, request: Outstanding) -> bool {
         if self.is_full() {
             return false;
@@ -152,7 +152,7 @@ impl<S: AsRef<[Option<InboundRead>]> + AsMut<[Option<InboundRead>]>> InboundRead
         self.count < self.limit
     }
 
-    /// Queue one; more than the IRD at once is the peer's fault. RFC 5040 §5.5.1.
+    /// Queue one; more than the IRD at once is the peer's fault. RFC 5040 §5.5.
     pub fn push(&mut self, read: InboundRead) -> Result<(), Fault> {
         if self.count >= self.limit {
             return Err(Fault::IrdExceeded);

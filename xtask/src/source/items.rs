@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Trait,
     /// `mod`
     Mod,
-    /// `const`, `static`, `type`, `macro_rules!`
+    /// `const`, `static`, `type`, `extern crate`, `macro_rules!`
     Other,
 }
 
@@ -160,6 +160,7 @@ impl<'a> Finder<'a> {
                 Some((Kind::Other, name.into()))
             }
             "type" if named && starts => Some((Kind::Other, name.into())),
+            "extern" if name == "crate" => Some((Kind::Other, self.text(self.at + 2).into())),
             "macro_rules" => Some((Kind::Other, self.text(self.at + 2).into())),
             _ => None,
         }
