@@ -92,7 +92,9 @@ impl Deframer {
         }
         let length = crate::wire::array::<HEADER_LEN>(fpdu, start).ok_or(short)?;
         let ulpdu = start + HEADER_LEN;
-        Ok(ulpdu..ulpdu + usize::from(u16::from_be_bytes(length)))
+        let end = ulpdu + usize::from(u16::from_be_bytes(length));
+        // Holds for peek's `total`; another one must not make the range lie.
+        if end + CRC_LEN > total { Err(short) } else { Ok(ulpdu..end) }
     }
 }
 

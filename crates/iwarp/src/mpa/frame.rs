@@ -38,7 +38,8 @@ pub const fn fpdu_len(ulpdu_len: usize) -> usize {
 /// The FPDU is then a multiple of four bytes. A larger `mss` than the length field (or, with
 /// markers, FPDUPTR) can serve counts as the largest that it can; a very small one gives zero.
 pub const fn mulpdu(mss: usize, markers: bool) -> usize {
-    let limit = if markers { marker::MAX_FRAMED } else { MAX_FPDU };
+    // 0xfffe is the largest ULPDU that needs no padding.
+    let limit = if markers { marker::MAX_FRAMED } else { fpdu_len(MAX_ULPDU - 1) };
     let mss = if mss < limit { mss } else { limit };
     let marks = if markers { marker::LEN * mss.div_ceil(marker::INTERVAL) } else { 0 };
     mss.saturating_sub(HEADER_LEN + CRC_LEN + marks + mss % 4)

@@ -11,7 +11,7 @@
 //! understands both; [`encode`] writes what the RFC says.
 
 use super::array;
-use super::ddp::{TAGGED_LEN, UNTAGGED_LEN, header_len};
+use super::ddp::{FLAG_TAGGED, TAGGED_LEN, UNTAGGED_LEN, header_len};
 use super::rdmap::{READ_REQUEST_LEN, ReadRequest};
 use crate::error::Terminate;
 use crate::types::Opcode;
@@ -96,12 +96,18 @@ impl TerminateMessage {
             return Some(message);
         }
         let rest = payload.get(HEADER_AT..).unwrap_or_default();
-        let Some(&first) = rest.first() else { return Some(message) };
-        let len = header_len(first);
+        let Some(&[first, second]) = rest.first_chunk::<2>() else { return Some(message) };
+        // siw copies a tagged header with its two control bytes swapped; a T bit in RDMAP's byte tells.
+        let exchanged = swapped && first & FLAG_TAGGED == 0 && second & FLAG_TAGGED != 0;
+        let len = header_len(if exchanged { second } else { first });
         let Some((header, rest)) = rest.split_at_checked(len) else { return Some(message) };
         if let Some(to) = message.header.get_mut(..len) {
             to.copy_from_slice(header);
             message.header_len = len as u8;
+        }
+        if exchanged {
+            let [a, b, ..] = &mut message.header;
+            core::mem::swap(a, b);
         }
         if flags & FLAG_RDMAP != 0 && len == UNTAGGED_LEN {
             message.read_header = array::<READ_REQUEST_LEN>(rest, 0).and_then(|h| ReadRequest::parse(&h));

@@ -130,12 +130,8 @@ impl Request {
         private_data: &[u8],
         out: &mut [u8; MAX_FRAME],
     ) -> Result<usize, StartupError> {
-        let mut flags = FLAG_REJECT;
-        if self.crc || policy.crc.asks() {
-            flags |= FLAG_CRC;
-        }
         let control =
             self.enhanced.then(|| Control { ird: Some(policy.ird()), ord: Some(policy.ord()), rtr: None });
-        frame::write(Kind::Reply, flags, self.revision, control, private_data, out)
+        frame::write(Kind::Reply, FLAG_REJECT, self.revision, control, private_data, out)
     }
 }
