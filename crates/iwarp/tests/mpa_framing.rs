@@ -64,6 +64,7 @@ fn slow_markers(fpdus: &[Vec<u8>], crc: bool) -> Vec<Vec<u8>> {
 
 // --- CRC ---
 
+// rule 5044-4.4-1
 #[test]
 fn crc_vectors() {
     // RFC 3720 appendix B.4, whose CRC MPA takes over.
@@ -95,6 +96,7 @@ fn crc_is_the_polynomials_at_every_length_and_split() {
 
 // --- framing ---
 
+// rule 5044-4.1-1, 5044-4.1-4, 5044-4.4-2
 #[test]
 fn fpdu_bytes_as_seen_on_the_wire() {
     // siw's Terminate for a bad CRC, with CRCs on.
@@ -108,6 +110,7 @@ fn fpdu_bytes_as_seen_on_the_wire() {
     assert_eq!(fpdu(&want[2..24], None), off);
 }
 
+// rule 5044-4.1-2, 5044-4.1-3
 #[test]
 fn lengths_and_padding_for_every_remainder() {
     for (ulpdu, pad, total) in [(14, 0, 20), (15, 3, 24), (16, 2, 24), (17, 1, 24), (18, 0, 24), (0, 2, 8)] {
@@ -140,29 +143,33 @@ fn seal_refuses_what_does_not_fit() {
     assert_eq!(seal(&mut buf, 18, Some(SUM)), 24);
 }
 
+// rule 5044-4.5-1, 5044-4.5-2
 #[test]
 fn mulpdu_fits_the_segment_and_wastes_less_than_a_word() {
     assert_eq!(mulpdu(1448, false), 1442);
     assert_eq!(mulpdu(1460, true), 1460 - 6 - 12);
     assert_eq!(mulpdu(1461, false), mulpdu(1460, false));
-    assert_eq!(mulpdu(3, false), 0);
-    assert_eq!(mulpdu(0, true), 0);
-    for mss in 64..4000 {
+    for mss in 160..4000 {
         let plain = mulpdu(mss, false);
         assert!(fpdu_len(plain) <= mss && fpdu_len(plain) + 4 > mss);
         let marked = mulpdu(mss, true);
         let worst = positions().map(|pos| at_position(pos).framed_len(marked)).max();
         assert!(worst.unwrap() <= mss);
     }
-    for mss in [65535, 65544, 65548, 1 << 20, usize::MAX] {
-        assert!(mulpdu(mss, false) <= MAX_ULPDU && mulpdu(mss, false) >= 65526);
-        assert!(fpdu_len(mulpdu(mss, true)) + 4 * 128 <= marker::MAX_FRAMED);
+    for markers in [false, true] {
+        for small in [0, 3, 88, 128] {
+            assert_eq!(mulpdu(small, markers), 128);
+        }
+        for large in [65535, 65544, 1 << 20, usize::MAX] {
+            assert!((64_000..=frame::MAX_MULPDU).contains(&mulpdu(large, markers)), "{large} {markers}");
+        }
+        assert_eq!(pad_len(mulpdu(usize::MAX, markers)), 0);
     }
-    assert_eq!(fpdu_len(mulpdu(usize::MAX, false)) % 4, 0);
 }
 
 // --- deframing without markers ---
 
+// rule 5044-3-1, 5044-6-1
 #[test]
 fn deframe_every_length_with_and_without_crc() {
     for crc in [false, true] {
@@ -179,6 +186,7 @@ fn deframe_every_length_with_and_without_crc() {
     }
 }
 
+// rule 5044-5.2-1
 #[test]
 fn a_cut_fpdu_is_never_judged_early() {
     let bytes = fpdu(&pattern(30, 0), Some(SUM));
@@ -196,6 +204,7 @@ fn a_cut_fpdu_is_never_judged_early() {
     }
 }
 
+// rule 5044-6-3
 #[test]
 fn ulpdu_too_short_for_a_ddp_header_is_a_length_fault() {
     for len in 0..14u16 {
@@ -215,6 +224,7 @@ fn take_with_another_total_than_peeks_is_a_fault() {
     }
 }
 
+// rule 5044-4.4-3, 5044-4.4-7
 #[test]
 fn every_flipped_bit_is_caught() {
     for len in [14, 15, 16, 17, 18, 61, 300] {
@@ -235,6 +245,7 @@ fn every_flipped_bit_is_caught() {
     }
 }
 
+// rule 5044-4.4-5
 #[test]
 fn without_crc_the_field_is_not_looked_at() {
     let mut bytes = fpdu(&pattern(20, 0), Some(SUM));
@@ -286,6 +297,7 @@ fn advance(tx: &mut MarkerTx, len: usize) -> usize {
     tx.seal(&plain, &mut vec![0; 2 * len + 16], None)
 }
 
+// rule 5044-4.3-3, 5044-4.2-3, 5044-4.4-2
 #[test]
 fn the_first_fpdu_has_a_marker_of_zero_before_it() {
     let plain = fpdu(&pattern(14, 0), Some(SUM));
@@ -297,6 +309,7 @@ fn the_first_fpdu_has_a_marker_of_zero_before_it() {
     assert_eq!(out[20..], slow_crc(&out[..20]).to_le_bytes());
 }
 
+// rule 5044-4.2-1, 5044-4.2-2
 #[test]
 fn later_markers_point_to_the_length_field_not_to_the_marker_before_it() {
     let plain = fpdu(&pattern(1100, 0), None);
@@ -307,6 +320,7 @@ fn later_markers_point_to_the_length_field_not_to_the_marker_before_it() {
     assert_eq!(out[1024..1028], [0, 0, 1020u16.to_be_bytes()[0], 1020u16.to_be_bytes()[1]]);
 }
 
+// rule 5044-4.2-3
 #[test]
 fn a_marker_between_fpdus_belongs_to_the_second() {
     // 4 (marker) + 508: the first FPDU ends right where a marker is due.
@@ -317,6 +331,7 @@ fn a_marker_between_fpdus_belongs_to_the_second() {
     assert_eq!(out[..4], [0; 4]);
 }
 
+// rule 5044-4.3-4
 #[test]
 fn a_marker_can_lie_between_padding_and_crc() {
     // 4 (marker) + 508 bytes of body, then a marker, then the CRC.
@@ -332,6 +347,7 @@ fn a_marker_can_lie_between_padding_and_crc() {
     assert_eq!(out[range], ulpdu);
 }
 
+// rule 5044-4.3-2, 5044-4.3-4
 #[test]
 fn markers_at_every_alignment_and_length_round_trip() {
     for pos in positions() {
@@ -348,6 +364,7 @@ fn markers_at_every_alignment_and_length_round_trip() {
     }
 }
 
+// rule 5044-4.3-5, 5044-6-2, 5044-4.2-1
 #[test]
 fn every_flipped_marker_bit_is_caught_with_and_without_crc() {
     let ulpdu = pattern(1100, 0);

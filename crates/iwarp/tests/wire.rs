@@ -24,6 +24,7 @@ const UNTAGGED: Untagged = Untagged {
 
 // --- DDP ---
 
+// rule 5041-4.2-1, 5041-4.1-2
 #[test]
 fn tagged_header_bytes() {
     let mut out = [0xee; TAGGED_LEN];
@@ -34,6 +35,7 @@ fn tagged_header_bytes() {
     assert_eq!(out[..2], [0x81, 0x42]);
 }
 
+// rule 5041-4.3-1, 5040-4.1-4
 #[test]
 fn untagged_header_bytes() {
     let mut out = [0xee; UNTAGGED_LEN];
@@ -51,6 +53,7 @@ fn opcode_beyond_four_bits_does_not_reach_the_version() {
     assert_eq!(out[1], 0x4f);
 }
 
+// rule 5041-4.1-1
 #[test]
 fn header_lengths() {
     for first in 0..=255u8 {
@@ -60,6 +63,7 @@ fn header_lengths() {
     assert_eq!(Header::Untagged(UNTAGGED).len(), 18);
 }
 
+// rule 5041-4.4-1
 #[test]
 fn short_headers_are_length_faults() {
     let tagged = hex("c1 40 01020304 1122334455667788");
@@ -71,6 +75,7 @@ fn short_headers_are_length_faults() {
     }
 }
 
+// rule 5041-4.1-4, 5040-4.1-1
 #[test]
 fn every_version_but_one_is_a_fault() {
     for dv in 0..4u8 {
@@ -89,6 +94,7 @@ fn every_version_but_one_is_a_fault() {
     }
 }
 
+// rule 5041-4.1-3, 5040-4.1-2
 #[test]
 fn reserved_bits_are_ignored_on_receipt() {
     let bytes = hex("fd 70 01020304 1122334455667788");
@@ -114,6 +120,7 @@ const READ: ReadRequest = ReadRequest {
     src_to: 0x4142_4344_4546_4748,
 };
 
+// rule 5040-4.4-1
 #[test]
 fn read_request_bytes() {
     let mut out = [0; ReadRequest::LEN];
@@ -177,6 +184,7 @@ fn encoded(t: Terminate, offending: Option<&[u8]>, len: usize) -> Vec<u8> {
     out[..n].to_vec()
 }
 
+// rule 5040-4.8-1, 5040-4.8-2
 #[test]
 fn terminate_of_a_write_carries_the_tagged_header() {
     let t = Terminate { layer: 1, etype: 1, code: 0 };
@@ -188,6 +196,7 @@ fn terminate_of_a_write_carries_the_tagged_header() {
     assert_eq!(got.read_header, None);
 }
 
+// rule 5040-4.8-3
 #[test]
 fn terminate_of_a_read_carries_both_headers() {
     let t = Terminate { layer: 0, etype: 1, code: 1 };
@@ -210,6 +219,7 @@ fn terminate_of_ddp_carries_no_read_header() {
     assert_eq!(bytes[6..], segment[..18]);
 }
 
+// rule 5040-4.8-3
 #[test]
 fn terminate_without_segment_or_of_mpa_and_local_errors_is_four_bytes() {
     let segment = hex(WRITE_SEGMENT);
@@ -269,6 +279,7 @@ fn ambiguous_terminate_is_read_by_the_age_of_the_connection() {
     }
 }
 
+// rule 5040-4.8-5
 #[test]
 fn terminate_cut_short_keeps_what_is_there() {
     let segment = hex(READ_SEGMENT);
@@ -292,7 +303,6 @@ fn every_fault_round_trips_through_a_terminate_message() {
         Fault::Marker,
         Fault::TaggedVersion(0),
         Fault::UntaggedVersion(0),
-        Fault::TaggedOrder,
         Fault::QueueNumber(9),
         Fault::NoReceive,
         Fault::MsnRange,

@@ -46,6 +46,7 @@ const fn tables() -> [[u32; 256]; 8] {
 /// assert_eq!(!crc::update(crc::INIT, b"123456789"), 0xe306_9283);
 /// ```
 pub fn update(state: u32, bytes: &[u8]) -> u32 {
+    // rule 5044-4.4-1
     let [t0, t1, t2, t3, t4, t5, t6, t7] = &TABLES;
     // A byte indexes 256 entries: no bounds check, no panic.
     let at = |t: &[u32; 256], byte: u8| t[usize::from(byte)];

@@ -37,6 +37,7 @@ impl Deframer {
         let at = self.leading();
         let Some(length) = crate::wire::array::<HEADER_LEN>(buf, at) else { return Ok(None) };
         let ulpdu_len = usize::from(u16::from_be_bytes(length));
+        // rule 5044-6-1, 5044-6-3
         if ulpdu_len < TAGGED_LEN {
             return Err(Fault::FpduLength(ulpdu_len as u32));
         }
@@ -79,6 +80,7 @@ impl Deframer {
     ) -> Result<Range<usize>, Fault> {
         let short = Fault::FpduLength(total as u32);
         let fpdu = buf.get_mut(..total).ok_or(short)?;
+        // rule 5044-4.4-3, 5044-4.4-5, 5044-4.4-7
         if self.crc {
             let (body, sum) = fpdu.split_last_chunk::<CRC_LEN>().ok_or(short)?;
             if crc::to_wire(crc(crc::INIT, body)) != *sum {
@@ -109,6 +111,7 @@ fn strip(fpdu: &mut [u8], pos: usize) -> Result<(), Fault> {
         // RFC 5044 §4.3: FPDUPTR counts from the length field, is zero in a marker before it, and its
         // low two bits are taken as zero. The reserved bits are not checked.
         let [_, _, hi, lo] = crate::wire::array::<{ marker::LEN }>(fpdu, at).ok_or(Fault::Marker)?;
+        // rule 5044-4.3-5, 5044-6-2
         if usize::from(u16::from_be_bytes([hi, lo]) & !3) != at.saturating_sub(start) {
             return Err(Fault::Marker);
         }

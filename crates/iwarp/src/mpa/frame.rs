@@ -11,8 +11,12 @@ use super::marker;
 pub const HEADER_LEN: usize = 2;
 /// Bytes of the CRC field that ends it; present, as zero, where CRCs are off. RFC 5044 §4.4.
 pub const CRC_LEN: usize = 4;
-/// Largest ULPDU that the length field can name.
+/// Largest ULPDU that the length field can name: receivers take any up to it.
 pub const MAX_ULPDU: usize = 0xffff;
+/// Largest ULPDU to send, by the RFC's upper limit for MULPDU (64768), without padding. RFC 5044 §4.5.
+pub const MAX_MULPDU: usize = 64766;
+/// The RFC's lower limit for MULPDU, whatever the segment size. RFC 5044 §4.5.
+pub const MIN_MULPDU: usize = 128;
 /// Bytes of the largest FPDU, without markers.
 pub const MAX_FPDU: usize = fpdu_len(MAX_ULPDU);
 
@@ -35,14 +39,16 @@ pub const fn fpdu_len(ulpdu_len: usize) -> usize {
 /// MULPDU: the largest ULPDU whose FPDU surely fits a TCP segment of `mss` bytes, wherever markers
 /// fall. RFC 5044 §4.5.
 ///
-/// The FPDU is then a multiple of four bytes. A larger `mss` than the length field (or, with
-/// markers, FPDUPTR) can serve counts as the largest that it can; a very small one gives zero.
+/// The FPDU is then a multiple of four bytes. The result lies within [`MIN_MULPDU`] and
+/// [`MAX_MULPDU`], so with a very small `mss` an FPDU takes several segments.
 pub const fn mulpdu(mss: usize, markers: bool) -> usize {
-    // 0xfffe is the largest ULPDU that needs no padding.
-    let limit = if markers { marker::MAX_FRAMED } else { fpdu_len(MAX_ULPDU - 1) };
-    let mss = if mss < limit { mss } else { limit };
+    // rule 5044-4.5-1, 5044-4.5-2
     let marks = if markers { marker::LEN * mss.div_ceil(marker::INTERVAL) } else { 0 };
-    mss.saturating_sub(HEADER_LEN + CRC_LEN + marks + mss % 4)
+    match mss.saturating_sub(HEADER_LEN + CRC_LEN + marks + mss % 4) {
+        0..MIN_MULPDU => MIN_MULPDU,
+        fits @ MIN_MULPDU..MAX_MULPDU => fits,
+        _ => MAX_MULPDU,
+    }
 }
 
 /// Padding and CRC that follow `ulpdu_len` bytes of ULPDU, for an embedding that gathers an FPDU from
@@ -67,6 +73,7 @@ pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: Option<Crc<'_>>) -> usize {
     let Ok(declared) = u16::try_from(ulpdu_len) else { return 0 };
     let total = fpdu_len(ulpdu_len);
     let Some(fpdu) = buf.get_mut(..total) else { return 0 };
+    // rule 5044-4.1-1, 5044-4.1-2, 5044-4.1-3, 5044-4.1-4
     if let Some(length) = fpdu.first_chunk_mut() {
         *length = declared.to_be_bytes();
     }
@@ -74,6 +81,7 @@ pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: Option<Crc<'_>>) -> usize {
     if let Some(pad) = body.get_mut(HEADER_LEN + ulpdu_len..) {
         pad.fill(0);
     }
+    // rule 5044-4.4-2
     *sum = crc.map_or([0; CRC_LEN], |f| crc::to_wire(f(crc::INIT, body)));
     total
 }

@@ -67,8 +67,10 @@ impl MarkerTx {
             return 0;
         }
         let Some(out) = out.get_mut(..total) else { return 0 };
+        // rule 5044-4.3-2, 5044-4.3-3, 5044-4.3-4
         let mut gap = until_next(self.pos);
         // Where the length field comes to lie; FPDUPTR counts from there. RFC 5044 §4.3.
+        // rule 5044-4.2-1, 5044-4.2-2, 5044-4.2-3
         let start = if gap == 0 { LEN } else { 0 };
         let (mut rest, mut at) = (fpdu, 0);
         loop {
@@ -84,6 +86,7 @@ impl MarkerTx {
         }
         if let Some((body, sum)) = out.split_last_chunk_mut::<CRC_LEN>() {
             // RFC 5044 §4.4: the sum covers the markers, a leading one included.
+            // rule 5044-4.4-2
             *sum = crc.map_or([0; CRC_LEN], |f| crc::to_wire(f(crc::INIT, body)));
         }
         self.pos = (self.pos + total) % INTERVAL;

@@ -98,12 +98,13 @@ impl Header {
 pub fn parse(bytes: &[u8]) -> Result<Header, Fault> {
     let short = Fault::FpduLength(bytes.len() as u32);
     let Some(&[first, control]) = bytes.first_chunk::<2>() else { return Err(short) };
+    // rule 5041-4.1-1, 5041-4.1-3, 5041-4.1-4, 5041-4.4-1, 5040-4.1-2
     let last = first & FLAG_LAST != 0;
     let opcode = control & 0x0f;
     let ddp_version = first & 0x03;
     if first & FLAG_TAGGED != 0 {
         let Some(h) = bytes.first_chunk::<TAGGED_LEN>() else { return Err(short) };
-        // RFC 5041 §6.2: the version is checked before anything else of the segment is believed.
+        // RFC 5041 §4.1: another version is an error before anything else of the segment is believed.
         if ddp_version != DDP_VERSION {
             return Err(Fault::TaggedVersion(ddp_version));
         }
@@ -146,6 +147,7 @@ pub fn parse_segment(ulpdu: &[u8]) -> Result<Segment<'_>, Fault> {
 /// RFC 5040 §4.1: RV is 1; any other version ends the stream.
 #[inline]
 fn rdmap_version(control: u8) -> Result<(), Fault> {
+    // rule 5040-4.1-1
     match control >> 6 {
         RDMAP_VERSION => Ok(()),
         other => Err(Fault::RdmapVersion(other)),
@@ -163,6 +165,7 @@ impl Tagged {
     /// Writes the header.
     #[inline]
     pub fn write(&self, out: &mut [u8; TAGGED_LEN]) {
+        // rule 5041-4.2-1
         let [c0, c1] = control(FLAG_TAGGED, self.last, self.opcode);
         let [s0, s1, s2, s3] = self.stag.0.to_be_bytes();
         let [t0, t1, t2, t3, t4, t5, t6, t7] = self.to.to_be_bytes();
@@ -174,6 +177,7 @@ impl Untagged {
     /// Writes the header.
     #[inline]
     pub fn write(&self, out: &mut [u8; UNTAGGED_LEN]) {
+        // rule 5041-4.3-1
         let [c0, c1] = control(0, self.last, self.opcode);
         let [s0, s1, s2, s3] = self.inv_stag.0.to_be_bytes();
         let [q0, q1, q2, q3] = self.qn.to_be_bytes();

@@ -76,6 +76,7 @@ impl ReadRequest {
     /// `None` where there are not exactly [`Self::LEN`] bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
+        // rule 5040-4.4-1
         let bytes: &[u8; READ_REQUEST_LEN] = bytes.try_into().ok()?;
         let mut f = Fields(bytes);
         Some(Self {

@@ -73,6 +73,7 @@ impl TerminateMessage {
     ///
     /// Headers that are announced but cut short are left out.
     pub fn decode_in(payload: &[u8], phase: Phase) -> Option<Self> {
+        // rule 5040-4.8-5
         let control = *payload.first_chunk::<CONTROL_LEN>()?;
         let [_, _, flags, _] = control;
         let swapped = is_swapped(control, phase);
@@ -178,6 +179,7 @@ pub fn encode(t: Terminate, offending: Option<&[u8]>, ulpdu_len: usize, out: &mu
     let mut flags = 0;
     let mut len = CONTROL_LEN;
     // RFC 5040 §4.8: which error carries which headers.
+    // rule 5040-4.8-1, 5040-4.8-2, 5040-4.8-3
     let wanted = matches!(t.layer, 0 | 1) && t.etype != 0;
     let segment =
         offending.filter(|_| wanted).and_then(|o| Some((o, o.split_at_checked(header_len(*o.first()?))?)));

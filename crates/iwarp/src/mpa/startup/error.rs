@@ -38,6 +38,7 @@ impl StartupError {
     /// The Terminate with which an initiator tells its peer, where the RFCs name one.
     /// RFC 5044 §8, RFC 6581 §8. A responder rejects or closes instead.
     pub fn terminate(self) -> Option<Terminate> {
+        // rule 6581-8-1, 5044-8-1
         let code = match self {
             Self::Key
             | Self::PrivateDataLength(_)

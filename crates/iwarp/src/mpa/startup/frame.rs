@@ -40,6 +40,7 @@ impl Control {
     fn parse(bytes: [u8; CONTROL_LEN]) -> Self {
         let [i0, i1, o0, o1] = bytes;
         let (ird, ord) = (u16::from_be_bytes([i0, i1]), u16::from_be_bytes([o0, o1]));
+        // rule 6581-9-1, 6581-9.1-4
         let depth = |word: u16| Some(word & DEPTH_MASK).filter(|&d| d != DEPTH_UNSPECIFIED);
         let rtr = (ird & IRD_PEER_TO_PEER != 0).then_some(RtrOffer {
             write: ord & ORD_RTR_WRITE != 0,
@@ -76,17 +77,21 @@ pub(super) struct Frame {
 /// Parses a frame at the start of a stream. `None`: no fault so far, but more bytes are needed.
 pub(super) fn parse(kind: Kind, bytes: &[u8]) -> Result<Option<Frame>, StartupError> {
     // A stranger is told by its first wrong byte, not after 20 that may never come.
+    // rule 5044-7.1.1-1, 5044-7.1.2-6
     if bytes.iter().zip(kind.key()).any(|(&have, want)| have != want) {
         return Err(StartupError::Key);
     }
     let Some(&[.., flags, revision, hi, lo]) = bytes.first_chunk::<FRAME_HEADER>() else { return Ok(None) };
+    // rule 5044-7.1.1-6
     let revision = Revision::from_wire(revision).ok_or(StartupError::Revision(revision))?;
     let declared = u16::from_be_bytes([hi, lo]);
     let len = usize::from(declared);
+    // rule 5044-7.1.1-7
     if len > MAX_PRIVATE_DATA {
         return Err(StartupError::PrivateDataLength(declared));
     }
     // S is one of revision 1's reserved bits, which are not checked on receipt. RFC 5044 §7.1.1.
+    // rule 6581-6-1, 6581-6-2, 6581-6-3
     let enhanced = revision == Revision::V2 && flags & FLAG_ENHANCED != 0;
     let has_control = enhanced && len >= CONTROL_LEN;
     // A peer that rejects may leave the words out: there is nothing to negotiate any more.
@@ -95,6 +100,7 @@ pub(super) fn parse(kind: Kind, bytes: &[u8]) -> Result<Option<Frame>, StartupEr
         return Err(StartupError::EnhancedLength(declared));
     }
     let consumed = FRAME_HEADER + len;
+    // rule 5044-7.1.2-2, 5044-7.1.2-8
     if bytes.len() < consumed {
         return Ok(None);
     }
@@ -114,6 +120,7 @@ pub(super) fn write(
 ) -> Result<usize, StartupError> {
     let words = control.map(Control::write);
     let words = words.as_ref().map_or(&[][..], |w| w);
+    // rule 6581-6-4
     let max = MAX_PRIVATE_DATA - words.len();
     let declared = words.len() + private_data.len();
     if private_data.len() > max {

@@ -46,6 +46,7 @@ impl Initiator {
             flags |= FLAG_EXTENSIONS_OFFER;
         }
         // RFC 6581 §9: with revision 2 the depths are always told.
+        // rule 6581-5-1, 6581-9.1-1, 6581-9.2-1
         let control = (policy.revision == Revision::V2).then(|| Control {
             ird: Some(policy.ird()),
             ord: Some(policy.ord()),
@@ -70,11 +71,13 @@ impl Initiator {
     /// the Terminate of [`StartupError::terminate`] where there is one.
     pub fn reply(&self, bytes: &[u8]) -> Result<Option<Reply>, StartupError> {
         let Some(frame) = frame::parse(Kind::Reply, bytes)? else { return Ok(None) };
+        // rule 6581-10-2, 6581-6-5
         // RFC 6581 §10: a peer of revision 1 took our IRD and ORD for private data, so this connection is
         // of no use; a new one with revision 1 is. And revision 1 is never answered with 2.
         if frame.revision != self.policy.revision {
             return Err(StartupError::Revision(frame.revision as u8));
         }
+        // rule 5044-7.1.2-5
         let rejected = frame.flags & FLAG_REJECT != 0;
         let negotiated = match self.negotiate(&frame) {
             Err(_) if rejected => self.proposed(),
@@ -105,10 +108,12 @@ impl Initiator {
         agreed.extensions = self.policy.extensions && frame.flags & EXTENSION_BITS == FLAG_EXTENSIONS_ACCEPT;
         let Some(peer) = frame.control else { return Ok(agreed) };
         // RFC 6581 §9.1: no more Reads than the peer serves, and it no more than we serve.
+        // rule 6581-9.1-2, 6581-9.1-3
         agreed.ord = peer.ird.map_or(agreed.ord, |ird| agreed.ord.min(ird));
         if let Some(ord) = peer.ord.filter(|&ord| ord > agreed.ird) {
             return Err(StartupError::InsufficientIrd(ord));
         }
+        // rule 6581-9.2-2
         // RFC 6581 §9.2: A in the Reply without A in our Request means nothing.
         if let (Some(ours), Some(theirs)) = (self.policy.p2p.filter(|o| !o.is_empty()), peer.rtr) {
             agreed.rtr = Some(ours.pick(theirs).ok_or(StartupError::NoMatchingRtr)?);

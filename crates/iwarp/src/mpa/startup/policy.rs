@@ -45,6 +45,7 @@ impl CrcPolicy {
 
     /// Whether CRCs are used, given the peer's C flag. RFC 5044 §7.1.1: either side's wish binds both.
     pub(super) fn agree(self, peer: bool) -> Result<bool, StartupError> {
+        // rule 5044-4.4-4, 5044-7.1.1-3
         match self {
             Self::Required if !peer => Err(StartupError::CrcRequired),
             Self::Never if peer => Err(StartupError::CrcRefused),
@@ -145,6 +146,7 @@ impl Policy {
 
     /// Whether we send markers, given the peer's M flag. RFC 5044 §7.1.1.
     pub(super) fn agree_markers(&self, peer: bool) -> Result<bool, StartupError> {
+        // rule 5044-4.3-1, 5044-7.1.1-2
         if peer && !self.send_markers { Err(StartupError::MarkersRefused) } else { Ok(peer) }
     }
 }

@@ -72,6 +72,7 @@ impl Request {
         private_data: &[u8],
         out: &mut [u8; MAX_FRAME],
     ) -> Result<(usize, Negotiated), StartupError> {
+        // rule 6581-10-1: the Reply has the Request's revision, where we accept it.
         if self.revision > policy.revision {
             return Err(StartupError::Revision(self.revision as u8));
         }
@@ -86,6 +87,7 @@ impl Request {
         if agreed.extensions {
             flags |= FLAG_EXTENSIONS_ACCEPT;
         }
+        // rule 6581-6-5
         let control = self.enhanced.then(|| Control {
             // What the initiator left open stays open. RFC 6581 §9.1.
             ird: self.ord.map(|_| agreed.ird),
@@ -99,11 +101,13 @@ impl Request {
     fn negotiate(&self, policy: &Policy, ord: u16, ird: u16) -> Result<Negotiated, StartupError> {
         let rtr = match self.rtr {
             None => None,
+            // rule 6581-9.2-2
             Some(offer) => {
                 let known = policy.p2p.unwrap_or(RESPONDER_RTR);
                 Some(known.pick(offer).ok_or(StartupError::NoMatchingRtr)?)
             }
         };
+        // rule 6581-9.1-1, 6581-9.1-2, 6581-12-1
         // RFC 6581 §9.1: our ORD within the initiator's IRD; of our IRD, what it can use.
         let ord = self.ird.map_or(ord, |peer| ord.min(peer));
         let ird = self.ord.map_or(ird, |peer| ird.min(peer));
