@@ -1,0 +1,12 @@
+//! The cases.
+
+use crate::case::Case;
+
+mod lab;
+
+/// All cases, or those whose names contain `filter`.
+pub fn matching(filter: Option<&str>) -> Vec<Case> {
+    let mut cases = lab::cases();
+    cases.retain(|c| filter.is_none_or(|f| c.name.contains(f)));
+    cases
+}
