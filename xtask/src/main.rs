@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod apt;
+mod bench;
 mod check;
 mod cmd;
 mod rfc;
+mod soak;
 mod source;
 mod stage;
 mod test;
@@ -30,6 +32,10 @@ enum Task {
     Check(check::Args),
     /// Which code and which test hold each rule of the RFCs: writes docs/rfc-coverage.md.
     Rfc(rfc::Args),
+    /// Long checks: fuzzing, storms, endurance.
+    Soak(soak::Args),
+    /// Figures next to those of other programs.
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +43,8 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Rfc(args) => rfc::run(&args),
+        Task::Soak(args) => soak::run(&args),
+        Task::Bench(args) => bench::run(&args),
     };
     match outcome {
         Ok(code) => code,

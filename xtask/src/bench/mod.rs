@@ -1,0 +1,100 @@
+//! `cargo xtask bench rdma`: our figures next to those of what one would use instead.
+//!
+//! Every contender runs on loopback, both ends on this machine. The rounds are outermost, so that a disturbance
+//! hits all contenders alike, and a figure is the median of its rounds.
+
+mod case;
+mod contest;
+mod own;
+mod process;
+mod report;
+mod rivals;
+mod stats;
+
+use crate::{apt, workspace};
+use anyhow::{Context, Result, bail};
+use case::Case;
+use contest::Results;
+use std::fs;
+use std::process::ExitCode;
+
+/// Arguments of `cargo xtask bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Suite {
+    /// The RDMA verbs against plain TCP, libfabric, UCX, iperf3, sockperf and qperf.
+    Rdma(RdmaArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct RdmaArgs {
+    /// Install the rivals first (Debian packages).
+    #[arg(long)]
+    install: bool,
+    /// Rounds; a figure is the median of them.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Only cases whose name contains this, such as `latency`, `64KiB` or `ucx`.
+    filter: Option<String>,
+    /// Only the others' figures, without ours.
+    #[arg(long)]
+    rivals: bool,
+    /// Names the cases instead of running them.
+    #[arg(long)]
+    list: bool,
+}
+
+/// Runs a suite.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let Suite::Rdma(args) = &args.suite;
+    if args.rounds == 0 {
+        bail!("at least one round is needed");
+    }
+    if args.install {
+        apt::install(&apt::missing(&rivals::needs()))?;
+    }
+    let filter = args.filter.as_deref().unwrap_or("");
+    let cases: Vec<Case> = rivals::cases().into_iter().filter(|c| c.name().contains(filter)).collect();
+    if args.list {
+        cases.iter().for_each(|c| println!("{}", c.name()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    rdma(args, filter, &cases)
+}
+
+fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
+    let mut results = Results::default();
+    let (present, missing): (Vec<_>, Vec<_>) = cases.iter().partition(|c| c.tool.present());
+    if !args.rivals {
+        own::build()?;
+    }
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
+        let own = if args.rivals { Vec::new() } else { own::round()? };
+        for sample in own {
+            if sample.name().contains(filter) {
+                results.add(sample);
+            }
+        }
+        for case in &present {
+            match case.run() {
+                Ok(sample) => results.add(sample),
+                Err(e) => results.failed(&case.name(), &format!("{e:#}")),
+            }
+        }
+    }
+    for case in missing {
+        results.missing(case.contender, case.tool);
+    }
+    println!("{}", report::table(&results));
+    let path = workspace::root().join("target/bench/rdma.json");
+    fs::create_dir_all(path.parent().context("target/bench")?)?;
+    fs::write(&path, report::json(&results, args.rounds)?)?;
+    println!("saved as {}", workspace::relative(&path));
+    Ok(ExitCode::SUCCESS)
+}
