@@ -292,3 +292,43 @@ impl<'a> RecvWr<'a> {
         Self { wr_id, sges }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SGES: [Sge; 2] = [Sge { addr: 1, len: 2, lkey: 3 }, Sge { addr: 4, len: 5, lkey: 6 }];
+    const REMOTE: RemoteBuffer = RemoteBuffer { rkey: 9, addr: 0x50, len: 64 };
+
+    #[test]
+    fn requests_are_signalled_until_told_otherwise() {
+        let wr = SendWr::send(5, &SGES);
+        assert_eq!((wr.wr_id, wr.op, wr.flags), (5, SendOp::Send, SendFlags::SIGNALED));
+        assert_eq!(wr.payload, Payload::Sges(&SGES));
+        assert_eq!(wr.unsignaled().flags, SendFlags::empty());
+        let all = wr.fenced().solicited().flags;
+        assert_eq!(all, SendFlags::SIGNALED | SendFlags::FENCE | SendFlags::SOLICITED);
+    }
+
+    #[test]
+    fn one_sided_requests_name_the_start_of_the_remote_buffer() {
+        let (raddr, rkey) = (0x50, 9);
+        assert_eq!(SendWr::write(0, &SGES, REMOTE).op, SendOp::Write { raddr, rkey });
+        assert_eq!(SendWr::read(0, &SGES, REMOTE).op, SendOp::Read { raddr, rkey });
+        let inline = SendWr::write_inline(0, b"abc", REMOTE);
+        assert_eq!((inline.op, inline.payload), (SendOp::Write { raddr, rkey }, Payload::Inline(b"abc")));
+    }
+
+    /// Without masks all 64 bits take part. RFC 7306 §5.1.
+    #[test]
+    fn atomics_without_masks_use_the_whole_word() {
+        let (raddr, rkey) = (0x50, 9);
+        let wr = SendWr::fetch_add(0, &SGES[0], REMOTE, 7);
+        assert_eq!(wr.op, SendOp::FetchAdd { raddr, rkey, add: 7, mask: 0 });
+        assert_eq!(wr.payload, Payload::Sges(&SGES[..1]));
+        let op = SendWr::cmp_swap(0, &SGES[0], REMOTE, 1, 2).op;
+        let expected = SendOp::CmpSwap { raddr, rkey, compare: 1, compare_mask: !0, swap: 2, swap_mask: !0 };
+        assert_eq!(op, expected);
+        assert_eq!(SendWr::swap(0, &SGES[0], REMOTE, 3).op, SendOp::Swap { raddr, rkey, swap: 3, mask: !0 });
+    }
+}

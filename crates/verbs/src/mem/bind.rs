@@ -95,6 +95,11 @@ impl MemoryTable {
             Kind::Region | Kind::Fast => return Err(BindError::UnknownTarget),
         };
         if request.len == 0 {
+            // A type 2 window is its queue pair's alone.
+            let bound = self.enter(Stag(slot.cell.tag()));
+            if bound.is_ok_and(|region| region.admit(Access::empty(), who).is_err()) {
+                return Err(BindError::OtherDomain);
+            }
             unbind(begin(&slot, stag, From::Any)?, stag);
             return Ok(());
         }

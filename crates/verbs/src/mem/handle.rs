@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use iwarp::Stag;
 
 use super::access::Access;
+use super::buffer::Buffer;
 use super::region::{Backing, Region};
 use super::table::MemoryTable;
 use crate::error::{DeregisterError, Result};
@@ -85,6 +86,11 @@ impl MemoryRegion {
     /// The whole region as a peer names it.
     pub fn remote(&self) -> RemoteBuffer {
         RemoteBuffer { rkey: self.rkey(), addr: self.addr(), len: self.len() }
+    }
+
+    /// The memory that it keeps; `None` where the memory is the caller's own.
+    pub fn buffer(&self) -> Option<&Arc<Buffer>> {
+        self.region.memory.buffer()
     }
 
     /// Copies `bytes` to `offset`, in ascending order.

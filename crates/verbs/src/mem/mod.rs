@@ -13,6 +13,7 @@
 mod access;
 mod bind;
 mod buffer;
+mod checked;
 mod copy;
 mod directory;
 mod handle;
@@ -20,6 +21,9 @@ mod region;
 mod rundown;
 mod table;
 mod window;
+
+#[cfg(test)]
+mod tests;
 
 pub use access::Access;
 pub(crate) use access::Who;

@@ -8,6 +8,7 @@ use iwarp::{Stag, TaggedFault};
 
 use super::access::{Access, Who};
 use super::buffer::Buffer;
+use super::checked::{self, Checked};
 use super::copy;
 use super::directory::SlotRef;
 use super::rundown::Entered;
@@ -117,6 +118,18 @@ impl Span {
 
     fn base(&self) -> *mut u8 {
         self.backing.base().wrapping_add(self.at)
+    }
+
+    fn is_raw(&self) -> bool {
+        matches!(self.backing, Backing::Raw(_))
+    }
+
+    /// The buffer, where it is one of ours.
+    pub(super) fn buffer(&self) -> Option<&Arc<Buffer>> {
+        match &self.backing {
+            Backing::Owned(buffer) => Some(buffer),
+            Backing::Raw(_) => None,
+        }
     }
 
     /// Address modulo 8.
@@ -291,6 +304,47 @@ impl<'a> Grant<'a> {
         let at = self.at(offset, bytes.len());
         // SAFETY: in bounds, and the entered region keeps the memory.
         unsafe { copy::copy_from(at, bytes) }
+    }
+
+    /// [`Self::copy_in`] that survives memory which the application has unmapped or made read-only: the
+    /// kernel copies where the memory is the caller's own. Costs a system call then.
+    ///
+    /// # Errors
+    /// [`TaggedFault::Unreachable`]; part of the bytes may have been copied.
+    ///
+    /// # Panics
+    /// When outside the grant.
+    pub(crate) fn copy_in_checked(&self, offset: usize, bytes: &[u8]) -> Result<(), TaggedFault> {
+        let at = self.at(offset, bytes.len());
+        if self.entered.memory.is_raw() && !bytes.is_empty() {
+            match checked::write(bytes, at) {
+                Checked::Done => return Ok(()),
+                Checked::Fault => return Err(TaggedFault::Unreachable),
+                Checked::Unavailable => {}
+            }
+        }
+        self.copy_in(offset, bytes);
+        Ok(())
+    }
+
+    /// [`Self::copy_out`] in the same manner as [`Self::copy_in_checked`].
+    ///
+    /// # Errors
+    /// [`TaggedFault::Unreachable`]; part of the bytes may have been copied.
+    ///
+    /// # Panics
+    /// When outside the grant.
+    pub(crate) fn copy_out_checked(&self, offset: usize, bytes: &mut [u8]) -> Result<(), TaggedFault> {
+        let at = self.at(offset, bytes.len());
+        if self.entered.memory.is_raw() && !bytes.is_empty() {
+            match checked::read(at, bytes) {
+                Checked::Done => return Ok(()),
+                Checked::Fault => return Err(TaggedFault::Unreachable),
+                Checked::Unavailable => {}
+            }
+        }
+        self.copy_out(offset, bytes);
+        Ok(())
     }
 
     /// Replaces the eight bytes at `offset` by `f` of them, atomically; returns the former value (native

@@ -55,7 +55,8 @@ impl MemoryTable {
         }
         let memory = Span::whole(backing);
         if access.contains(Access::REMOTE_ATOMIC) && memory.misalignment() != iova % 8 {
-            return Err(Error::Misaligned { addr: memory.misalignment().wrapping_sub(iova) });
+            let why = "REMOTE_ATOMIC needs the memory's address and its iova to agree modulo 8";
+            return Err(Error::AccessRights { access, why });
         }
         let (slot, stag) = self.directory.allocate(Purpose { kind: Kind::Region, pd, max_len: 0 })?;
         let region = Arc::new(Region {

@@ -3,6 +3,8 @@
 mod channel;
 mod completion;
 mod cq;
+#[cfg(test)]
+mod tests;
 
 pub use channel::{CompletionChannel, CqEvent};
 pub use completion::{Completion, CompletionOp, Status};
