@@ -33,8 +33,9 @@ pub enum TaggedFault {
 }
 
 /// A fault that ends the stream. Every variant maps to one [`Terminate`] by [`Fault::terminate`].
+///
+/// Exhaustive, so that a table over all faults (there are some in the tests) stays one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
 pub enum Fault {
     // --- MPA, RFC 5044 §8 ---
     /// The CRC32c of an FPDU is wrong.

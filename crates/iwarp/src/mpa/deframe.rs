@@ -64,6 +64,22 @@ impl Deframer {
         Some(head)
     }
 
+    /// Checks the CRC, where CRCs are in use, of the FPDU at the start of `buf`, whose stream bytes
+    /// [`Self::peek`] told as `total`. RFC 5044 §4.4: markers are summed with it.
+    ///
+    /// # Errors
+    /// [`Fault::Crc`], [`Fault::FpduLength`] where `buf` is shorter than `total`.
+    #[inline]
+    pub fn verify(&self, buf: &[u8], total: usize, crc: impl Fn(u32, &[u8]) -> u32) -> Result<(), Fault> {
+        // rule 5044-4.4-3, 5044-4.4-5, 5044-4.4-7
+        if !self.crc {
+            return Ok(());
+        }
+        let short = Fault::FpduLength(total as u32);
+        let (body, sum) = buf.get(..total).and_then(<[u8]>::split_last_chunk::<CRC_LEN>).ok_or(short)?;
+        if crc::to_wire(crc(crc::INIT, body)) == *sum { Ok(()) } else { Err(Fault::Crc) }
+    }
+
     /// Takes the FPDU at the start of `buf`, whose stream bytes [`Self::peek`] told as `total`: checks
     /// markers and CRC, moves what lies between markers together, and returns where in `buf` the ULPDU is.
     ///
@@ -79,14 +95,8 @@ impl Deframer {
         crc: impl Fn(u32, &[u8]) -> u32,
     ) -> Result<Range<usize>, Fault> {
         let short = Fault::FpduLength(total as u32);
+        self.verify(buf, total, crc)?;
         let fpdu = buf.get_mut(..total).ok_or(short)?;
-        // rule 5044-4.4-3, 5044-4.4-5, 5044-4.4-7
-        if self.crc {
-            let (body, sum) = fpdu.split_last_chunk::<CRC_LEN>().ok_or(short)?;
-            if crc::to_wire(crc(crc::INIT, body)) != *sum {
-                return Err(Fault::Crc);
-            }
-        }
         let start = self.leading();
         if let Some(pos) = self.markers {
             strip(fpdu, pos)?;

@@ -48,6 +48,9 @@ pub struct Receiver {
     msn: [u32; 4],
     message: Option<untagged::Message>,
     placing: Option<Placing>,
+    /// A Write, or a Read Response, whose last segment has not come.
+    writing: bool,
+    responding: bool,
     fpdus: u64,
     ended: Option<Result<Progress, Fault>>,
     quote: Quote,
@@ -80,6 +83,8 @@ impl Receiver {
             msn: [1; 4],
             message: None,
             placing: None,
+            writing: false,
+            responding: false,
             fpdus: 0,
             ended: None,
             quote: Quote { bytes: [0; QUOTE], len: 0, ulpdu_len: 0 },
@@ -93,7 +98,7 @@ impl Receiver {
 
     /// Whether the stream stands between two messages (a FIN here cuts nothing off).
     pub fn at_message_boundary(&self) -> bool {
-        self.placing.is_none() && self.message.is_none()
+        self.placing.is_none() && self.message.is_none() && !self.writing && !self.responding
     }
 
     /// The segment at fault, for a Terminate: its first bytes and its whole ULPDU length.
@@ -151,6 +156,8 @@ impl Receiver {
             }
             // An FPDU that waits for a receive must stay untouched, so that is settled first.
             if self.must_wait(host, rest)? {
+                // Damage is found now, not when a receive is posted at last.
+                self.deframer.verify(rest, total, |state, bytes| host.crc32c(state, bytes))?;
                 return Ok((used, Progress::NeedReceive));
             }
             let range = self.deframer.take(rest, total, |state, bytes| host.crc32c(state, bytes))?;
@@ -182,14 +189,13 @@ impl Receiver {
 
     /// Begins an FPDU of which only the head is here: checks first, then what there is of the payload.
     fn begin_piecemeal<H: Host>(&mut self, host: &mut H, rest: &[u8]) -> Result<Begun, Fault> {
-        let (Some(len), Some(first)) = (rest.first_chunk::<2>(), rest.get(2)) else {
-            return Ok(Begun::NotYet);
-        };
+        // All that a Terminate may quote, so that the quote does not depend on how TCP cut the stream.
+        let Some((len, head)) = rest.split_first_chunk::<2>() else { return Ok(Begun::NotYet) };
+        let Some(head) = head.first_chunk::<QUOTE>() else { return Ok(Begun::NotYet) };
         let ulpdu_len = usize::from(u16::from_be_bytes(*len));
-        let head_len = ddp::header_len(*first);
-        let Some(head) = rest.get(2..2 + head_len) else { return Ok(Begun::NotYet) };
         self.quote = Quote::of(head, ulpdu_len);
         let header = ddp::parse(head)?;
+        let head_len = header.len();
         let Some(payload_len) = ulpdu_len.checked_sub(head_len) else {
             return Err(Fault::FpduLength(ulpdu_len as u32));
         };
@@ -236,6 +242,11 @@ impl Receiver {
 
     /// A segment's payload and trailer are in: report what it completed.
     fn close<H: Host>(&mut self, host: &mut H, done: &Placing) -> Result<(), Fault> {
+        match done.opcode() {
+            Opcode::Write => self.writing = !done.last,
+            Opcode::ReadResponse => self.responding = !done.last,
+            _ => {}
+        }
         match done.opcode() {
             Opcode::Write if done.last => host.event(Event::WriteDone { len: done.len() as u32 }),
             Opcode::ReadResponse if done.last => {

@@ -1,7 +1,7 @@
 //! Untagged segments: Sends and Immediate Data on queue 0; the others are control messages.
 
-use super::Receiver;
 use super::place::{Dest, Placing};
+use super::{Quote, Receiver};
 use crate::error::Fault;
 use crate::host::{Event, Host, ReceiveSlot};
 use crate::mpa::startup::Rtr;
@@ -48,20 +48,23 @@ impl Receiver {
         // Only the head matters; faults in it are found when the segment is handled (and its CRC is good).
         let Some(head) = self.deframer.head::<{ 2 + ddp::UNTAGGED_LEN }>(rest) else { return Ok(false) };
         let Ok(Header::Untagged(u)) = ddp::parse(&head[2..]) else { return Ok(false) };
-        let queue0 = u.qn == Queue::Send as u32 && u.mo == 0;
-        if !queue0 || self.check_untagged(&u).is_err() {
-            return Ok(false);
-        }
         let ulpdu_len = usize::from(u16::from_be_bytes([head[0], head[1]]));
-        if self.is_rtr_send(&u, ulpdu_len.saturating_sub(ddp::UNTAGGED_LEN)) {
+        // A ULPDU shorter than its header ends before what was parsed.
+        let Some(payload_len) = ulpdu_len.checked_sub(ddp::UNTAGGED_LEN) else { return Ok(false) };
+        let queue0 = u.qn == Queue::Send as u32 && u.mo == 0;
+        if !queue0 || self.check_untagged(&u).is_err() || self.is_rtr_send(&u, payload_len) {
             return Ok(false);
         }
-        match host.take_receive()? {
-            Some(slot) => {
+        match host.take_receive() {
+            Ok(Some(slot)) => {
                 self.reserve(slot, &u);
                 Ok(false)
             }
-            None => Ok(true),
+            Ok(None) => Ok(true),
+            Err(fault) => {
+                self.quote = Quote::of(&head[2..], ulpdu_len);
+                Err(fault)
+            }
         }
     }
 
@@ -76,6 +79,7 @@ impl Receiver {
             && self.rtr == Some(Rtr::Send)
             && u.opcode == Opcode::Send as u8
             && payload_len == 0
+            && u.mo == 0
             && u.last
     }
 
