@@ -15,6 +15,7 @@ pub mod need;
 pub mod program;
 pub mod runner;
 pub mod scratch;
+pub mod tshark;
 
 pub use guest::{Guest, GuestOptions, JobId, Net, Siw};
 pub use program::{Output, Program};

@@ -37,14 +37,14 @@ impl fmt::Display for Missing {
 }
 
 impl Need {
-    /// Looks whether it is there. A guest whose packages are there is built.
+    /// Looks whether it is there. What only wants building is built.
     ///
     /// # Errors
     /// What is missing.
     pub fn check(self) -> Result<(), Missing> {
         match self {
             Self::Guest => check_guest(),
-            Self::Rnic => rnic().map(|_| ()),
+            Self::Rnic => check_rnic(),
             Self::Tshark => check_tshark(),
             Self::Tap => namespace::check_tap(),
         }
@@ -56,26 +56,42 @@ pub fn siw_guest() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("siw-guest")
 }
 
-/// The `rnic` binary: `RNIC_BIN`, else the newer one of `target/release` and `target/debug`.
-///
-/// # Errors
-/// If there is none.
-pub fn rnic() -> Result<PathBuf, Missing> {
-    if let Some(path) = env::var_os("RNIC_BIN") {
-        return Ok(path.into());
+/// The `rnic` binary: `RNIC_BIN`, else the release build.
+pub fn rnic() -> PathBuf {
+    env::var_os("RNIC_BIN").map_or_else(|| target().join("release/rnic"), PathBuf::from)
+}
+
+fn target() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), PathBuf::from)
+}
+
+/// Builds it unless `RNIC_BIN` names one: an old one would prove nothing.
+fn check_rnic() -> Result<(), Missing> {
+    let missing = |what| Missing { what, brought_by: "cargo build --release -p rnic".into() };
+    if env::var_os("RNIC_BIN").is_none() {
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args([
+            "build",
+            "--quiet",
+            "--release",
+            "--package",
+            "rnic",
+            "--bin",
+            "rnic",
+            "--manifest-path",
+        ]);
+        cargo.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
+        match Program::run(&mut cargo, Duration::from_secs(900)) {
+            Ok(out) if out.status == 0 => {}
+            Ok(out) => return Err(missing(format!("rnic does not build: {out}"))),
+            Err(e) => return Err(missing(format!("rnic does not build: {e}"))),
+        }
     }
-    let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"));
-    ["release", "debug"]
-        .into_iter()
-        .map(|profile| target.join(profile).join("rnic"))
-        .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
-        .max()
-        .map(|(_, path)| path)
-        .ok_or_else(|| Missing {
-            what: "no rnic binary".into(),
-            brought_by: "cargo build --release -p rnic".into(),
-        })
+    match Program::run(Command::new(rnic()).args(["ping", "--help"]), Duration::from_secs(60)) {
+        Ok(out) if out.status == 0 && out.text.contains("--listen") => Ok(()),
+        _ => Err(missing(format!("{} does not know `ping --listen`", rnic().display()))),
+    }
 }
 
 fn check_guest() -> Result<(), Missing> {

@@ -3,10 +3,12 @@
 use crate::case::Case;
 
 mod lab;
+mod ping;
 
 /// All cases, or those whose names contain `filter`.
 pub fn matching(filter: Option<&str>) -> Vec<Case> {
     let mut cases = lab::cases();
+    cases.extend(ping::cases());
     cases.retain(|c| filter.is_none_or(|f| c.name.contains(f)));
     cases
 }
