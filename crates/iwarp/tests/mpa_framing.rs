@@ -459,6 +459,7 @@ proptest! {
         prop_assert!(rest.is_empty());
     }
 
+    // rule 5044-9.1-1
     #[test]
     fn garbage_never_panics(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..2000),

@@ -140,7 +140,7 @@ fn too_much_private_data_is_refused() {
 
 // --- malformed frames ---
 
-// rule 5044-7.1.2-2, 5044-7.1.2-8
+// rule 5044-7.1.2-2, 5044-7.1.2-4, 5044-7.1.2-8
 #[test]
 fn every_prefix_of_a_frame_asks_for_more() {
     let asked = request(&plain(), b"some data");
@@ -259,6 +259,7 @@ fn a_reply_of_another_revision_than_asked_for_is_no_connection() {
     assert!(!StartupError::Key.may_fall_back());
 }
 
+// rule 6581-6-1
 #[test]
 fn revision_2_without_enhanced_data_negotiates_nothing() {
     let asked = frame(REQ, 0x00, 2, b"data");
@@ -475,6 +476,7 @@ fn a_rejection_is_one_whatever_else_it_says() {
 
 // --- RFC 7306 discovery ---
 
+// rule 7306-1.1-1
 #[test]
 fn only_a_peer_that_knows_rfc_7306_is_taken_for_one() {
     for revision in [Revision::V1, Revision::V2] {
@@ -489,6 +491,7 @@ fn only_a_peer_that_knows_rfc_7306_is_taken_for_one() {
     }
 }
 
+// rule 7306-1.1-2
 #[test]
 fn a_peer_that_echoes_our_header_does_not_become_extended() {
     for revision in [Revision::V1, Revision::V2] {
@@ -580,6 +583,7 @@ proptest! {
         }
     }
 
+    // rule 5044-9.1-1
     #[test]
     fn garbage_never_panics(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..600), keyed: bool, a in policies(),

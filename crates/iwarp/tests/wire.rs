@@ -35,7 +35,7 @@ fn tagged_header_bytes() {
     assert_eq!(out[..2], [0x81, 0x42]);
 }
 
-// rule 5041-4.3-1, 5040-4.1-4
+// rule 5041-4.3-1, 5041-4.1-5, 5040-4.1-4
 #[test]
 fn untagged_header_bytes() {
     let mut out = [0xee; UNTAGGED_LEN];
@@ -131,6 +131,7 @@ fn read_request_bytes() {
     assert_eq!(ReadRequest::parse(&[0; 29]), None);
 }
 
+// rule 7306-5.2.1-1, 7306-5.2.1-2
 #[test]
 fn atomic_request_bytes() {
     let request = AtomicRequest {
@@ -162,6 +163,7 @@ fn atomic_request_bytes() {
     assert_eq!(rdmap::parse_atomic(&[0; 53]), length);
 }
 
+// rule 7306-5.2.2-1
 #[test]
 fn atomic_response_bytes() {
     let response = AtomicResponse { id: 0x0102_0304, original: 0x1112_1314_1516_1718 };

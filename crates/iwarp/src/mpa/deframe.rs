@@ -34,6 +34,7 @@ impl Deframer {
     /// [`Fault::FpduLength`] where the ULPDU cannot hold a DDP header.
     #[inline]
     pub fn peek(&self, buf: &[u8]) -> Result<Option<usize>, Fault> {
+        // rule 5044-5.2-1
         let at = self.leading();
         let Some(length) = crate::wire::array::<HEADER_LEN>(buf, at) else { return Ok(None) };
         let ulpdu_len = usize::from(u16::from_be_bytes(length));
@@ -75,6 +76,7 @@ impl Deframer {
         if !self.crc {
             return Ok(());
         }
+        // rule 5044-3-1, 5044-9.1-1
         let short = Fault::FpduLength(total as u32);
         let (body, sum) = buf.get(..total).and_then(<[u8]>::split_last_chunk::<CRC_LEN>).ok_or(short)?;
         if crc::to_wire(crc(crc::INIT, body)) == *sum { Ok(()) } else { Err(Fault::Crc) }

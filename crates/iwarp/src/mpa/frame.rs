@@ -73,7 +73,7 @@ pub fn seal(buf: &mut [u8], ulpdu_len: usize, crc: Option<Crc<'_>>) -> usize {
     let Ok(declared) = u16::try_from(ulpdu_len) else { return 0 };
     let total = fpdu_len(ulpdu_len);
     let Some(fpdu) = buf.get_mut(..total) else { return 0 };
-    // rule 5044-4.1-1, 5044-4.1-2, 5044-4.1-3, 5044-4.1-4
+    // rule 5044-3-1, 5044-4.1-1, 5044-4.1-2, 5044-4.1-3, 5044-4.1-4
     if let Some(length) = fpdu.first_chunk_mut() {
         *length = declared.to_be_bytes();
     }

@@ -165,7 +165,7 @@ impl Tagged {
     /// Writes the header.
     #[inline]
     pub fn write(&self, out: &mut [u8; TAGGED_LEN]) {
-        // rule 5041-4.2-1
+        // rule 5041-4.2-1, 5041-4.1-2
         let [c0, c1] = control(FLAG_TAGGED, self.last, self.opcode);
         let [s0, s1, s2, s3] = self.stag.0.to_be_bytes();
         let [t0, t1, t2, t3, t4, t5, t6, t7] = self.to.to_be_bytes();
@@ -177,7 +177,7 @@ impl Untagged {
     /// Writes the header.
     #[inline]
     pub fn write(&self, out: &mut [u8; UNTAGGED_LEN]) {
-        // rule 5041-4.3-1
+        // rule 5041-4.3-1, 5041-4.1-2, 5041-4.1-5, 5040-4.1-4
         let [c0, c1] = control(0, self.last, self.opcode);
         let [s0, s1, s2, s3] = self.inv_stag.0.to_be_bytes();
         let [q0, q1, q2, q3] = self.qn.to_be_bytes();

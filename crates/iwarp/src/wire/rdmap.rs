@@ -111,6 +111,7 @@ impl AtomicResponse {
     /// `None` where there are not exactly [`Self::LEN`] bytes.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
+        // rule 7306-5.2.2-1
         let bytes: &[u8; ATOMIC_RESPONSE_LEN] = bytes.try_into().ok()?;
         let mut f = Fields(bytes);
         Some(Self { id: f.u32(), original: f.u64() })
@@ -129,6 +130,7 @@ impl AtomicResponse {
 /// [`Fault::MessageLength`] where there are not exactly [`ATOMIC_REQUEST_LEN`] bytes,
 /// [`Fault::AtomicOpcode`] for an operation that the RFC does not define.
 pub fn parse_atomic(bytes: &[u8]) -> Result<AtomicRequest, Fault> {
+    // rule 7306-5.2.1-1, 7306-5.2.1-2, 7306-5.1-3
     let Ok(bytes) = <&[u8; ATOMIC_REQUEST_LEN]>::try_from(bytes) else {
         return Err(Fault::MessageLength(Opcode::AtomicRequest));
     };

@@ -99,6 +99,7 @@ pub(super) fn parse(kind: Kind, bytes: &[u8]) -> Result<Option<Frame>, StartupEr
     if enhanced && !has_control && !rejects {
         return Err(StartupError::EnhancedLength(declared));
     }
+    // rule 5044-7.1.1-8, 5044-7.1.2-4, 5044-9.1-1
     let consumed = FRAME_HEADER + len;
     // rule 5044-7.1.2-2, 5044-7.1.2-8
     if bytes.len() < consumed {

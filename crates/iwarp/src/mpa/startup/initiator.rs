@@ -105,6 +105,7 @@ impl Initiator {
         agreed.crc = self.policy.crc.agree(frame.flags & FLAG_CRC != 0)?;
         // RFC 5044 §7.1.1: each side's M tells what it wants to receive.
         agreed.tx_markers = self.policy.agree_markers(frame.flags & FLAG_MARKERS != 0)?;
+        // rule 7306-1.1-1, 7306-1.1-2
         agreed.extensions = self.policy.extensions && frame.flags & EXTENSION_BITS == FLAG_EXTENSIONS_ACCEPT;
         let Some(peer) = frame.control else { return Ok(agreed) };
         // RFC 6581 §9.1: no more Reads than the peer serves, and it no more than we serve.

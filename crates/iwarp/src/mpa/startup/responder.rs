@@ -40,6 +40,7 @@ impl Request {
     /// # Errors
     /// Where the frame is malformed or of a revision other than 1 and 2: close the connection.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, StartupError> {
+        // rule 5044-7.1.1-4, 5044-7.1.1-5, 5044-7.1.4-1
         let Some(frame) = frame::parse(Kind::Request, bytes)? else { return Ok(None) };
         let control = frame.control;
         Ok(Some(Self {
