@@ -27,7 +27,6 @@ mod tests;
 
 pub use access::Access;
 pub(crate) use access::Who;
-pub(crate) use bind::BindError;
 pub use buffer::Buffer;
 pub use handle::MemoryRegion;
 pub(crate) use region::{Backing, Grant, Segment};

@@ -250,7 +250,8 @@ impl Region {
 /// Short-lived: a thread that holds one must not register, bind, invalidate or deregister, and must not block.
 #[derive(Debug)]
 pub(crate) struct Grant<'a> {
-    entered: Entered<'a, Arc<Region>>,
+    /// Keeps the steering tag from being withdrawn.
+    _entered: Entered<'a, Arc<Region>>,
     ptr: *mut u8,
     len: usize,
 }
@@ -260,7 +261,7 @@ impl<'a> Grant<'a> {
     pub(super) fn new(entered: Entered<'a, Arc<Region>>, offset: usize, len: usize) -> Self {
         let ptr = entered.ptr(offset);
         debug_assert!(offset as u64 + len as u64 <= entered.len);
-        Self { entered, ptr, len }
+        Self { _entered: entered, ptr, len }
     }
 
     /// Bytes granted.
@@ -271,11 +272,6 @@ impl<'a> Grant<'a> {
     /// The first byte, valid for [`Self::len`] bytes while the grant lives; for system calls and checksums.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.ptr
-    }
-
-    /// The region's whole.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.entered
     }
 
     #[inline]
@@ -382,6 +378,19 @@ impl Segment {
     /// Bytes.
     pub(crate) fn len(&self) -> u32 {
         self.len
+    }
+
+    /// `len` of its bytes from `offset` on.
+    ///
+    /// # Errors
+    /// [`TaggedFault::Bounds`] when outside the segment.
+    pub(crate) fn part(&self, offset: usize, len: u32) -> Result<Self, TaggedFault> {
+        match (self.len as usize).checked_sub(offset) {
+            Some(room) if room >= len as usize => {
+                Ok(Self { region: Arc::clone(&self.region), offset: self.offset + offset, len })
+            }
+            _ => Err(TaggedFault::Bounds),
+        }
     }
 
     /// The region that it is part of.

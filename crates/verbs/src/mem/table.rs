@@ -31,6 +31,7 @@ impl MemoryTable {
     }
 
     /// Regions, windows and fast regions that exist.
+    #[allow(dead_code, reason = "used by tests")]
     pub(crate) fn len(&self) -> usize {
         self.directory.len()
     }
@@ -163,10 +164,28 @@ impl MemoryTable {
     ///
     /// # Errors
     /// As [`Self::check`]; nothing is copied then.
-    #[inline]
+    #[allow(dead_code, reason = "used by tests")]
     pub(crate) fn fetch(&self, stag: Stag, to: u64, bytes: &mut [u8], who: Who) -> Result<(), TaggedFault> {
         self.check(stag, to, bytes.len() as u64, Access::REMOTE_READ, who)?.copy_out(0, bytes);
         Ok(())
+    }
+
+    /// As [`Self::check`], for memory that is needed for longer than a moment: it is entered at each use.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub(crate) fn remote_segment(
+        &self,
+        stag: Stag,
+        to: u64,
+        len: u32,
+        need: Access,
+        who: Who,
+    ) -> Result<Segment, TaggedFault> {
+        let region = self.enter(stag)?;
+        region.admit(need, who)?;
+        let offset = region.locate(to, u64::from(len))?;
+        Ok(Segment::new(Arc::clone(&region), offset, len))
     }
 
     /// Checks one element of a work request's local memory.

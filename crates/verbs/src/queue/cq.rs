@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::channel::CompletionChannel;
 use super::completion::Completion;
 use crate::error::{Error, Result};
+use crate::qp::link::Link;
 
 /// Deepest completion queue.
 pub(crate) const MAX_DEPTH: u32 = 1 << 22;
@@ -21,6 +22,8 @@ const FIRST_CAPACITY: usize = 64;
 pub(crate) trait Progress: Send + Sync {
     /// Does what can be done without blocking.
     fn progress(&self);
+    /// Its connection, for a thread that wants to sleep on it.
+    fn socket(&self) -> Option<Arc<Link>>;
 }
 
 /// Which completions make an event.
@@ -286,6 +289,7 @@ impl CompletionQueue {
     }
 
     /// Whether completions were lost.
+    #[allow(dead_code, reason = "used by tests")]
     pub(crate) fn is_broken(&self) -> bool {
         self.inner.broken.load(Ordering::Acquire)
     }
@@ -298,6 +302,15 @@ impl CompletionQueue {
                 hook.progress();
             }
         }
+    }
+
+    /// The connections of what is attached; `None` where there are more than `limit`.
+    pub(super) fn sockets(&self, limit: usize) -> Option<Vec<Arc<Link>>> {
+        let hooks = lock(&self.inner.hooks).progress.clone();
+        if hooks.len() > limit {
+            return None;
+        }
+        Some(hooks.iter().filter_map(|(_, h)| h.upgrade()).filter_map(|h| h.socket()).collect())
     }
 
     /// Has `hook` called whenever the empty queue is polled; a number for [`Self::detach`].

@@ -3,10 +3,11 @@
 mod channel;
 mod completion;
 mod cq;
+mod sleep;
 #[cfg(test)]
 mod tests;
 
 pub use channel::{CompletionChannel, CqEvent};
 pub use completion::{Completion, CompletionOp, Status};
+pub(crate) use cq::Progress;
 pub use cq::{Arm, CompletionQueue};
-pub(crate) use cq::{Progress, Waiter};

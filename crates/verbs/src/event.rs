@@ -1,0 +1,137 @@
+//! Asynchronous events: what happens to objects without a work request asking for it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use iwarp::Terminate;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::error::{Error, Result};
+
+/// Names a shared receive queue in events.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SrqId(pub u32);
+
+/// An event. Names follow verbs.h (`ibv_event_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The connection came about (first FPDU received by the responder).
+    CommunicationEstablished {
+        /// Queue pair number.
+        qp_num: u32,
+    },
+    /// The stream broke, or a fault of either side ended it.
+    QpFatal {
+        /// Queue pair number.
+        qp_num: u32,
+        /// The Terminate sent or received, where there was one.
+        terminate: Option<Terminate>,
+        /// Whether the peer sent it.
+        from_peer: bool,
+    },
+    /// The peer broke an access rule of ours.
+    QpAccessError {
+        /// Queue pair number.
+        qp_num: u32,
+        /// The Terminate that told it so.
+        terminate: Terminate,
+    },
+    /// The peer closed the connection in good order.
+    Disconnected {
+        /// Queue pair number.
+        qp_num: u32,
+    },
+    /// A queue pair entered SQD and its send queue is drained.
+    SendQueueDrained {
+        /// Queue pair number.
+        qp_num: u32,
+    },
+    /// A queue pair on a shared receive queue failed; it will take no more receives.
+    LastWqeReached {
+        /// Queue pair number.
+        qp_num: u32,
+    },
+    /// A shared receive queue fell below its limit.
+    SrqLimitReached(SrqId),
+    /// A completion queue overflowed.
+    CqError {
+        /// The completion queue's number.
+        cq: u64,
+    },
+}
+
+/// The device's queue of events.
+#[derive(Debug)]
+pub(crate) struct EventQueue {
+    fd: OwnedFd,
+    events: Mutex<VecDeque<AsyncEvent>>,
+}
+
+/// Events kept for a program that does not read them; older ones are dropped.
+const KEPT: usize = 4096;
+
+impl EventQueue {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::os("create the event queue", e))?;
+        Ok(Arc::new(Self { fd: crate::net::tcp::raise(fd), events: Mutex::default() }))
+    }
+
+    pub(crate) fn push(&self, event: AsyncEvent) {
+        let mut q = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if q.len() >= KEPT {
+            q.pop_front();
+        }
+        q.push_back(event);
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    fn pop(&self) -> Option<AsyncEvent> {
+        let mut q = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = q.pop_front();
+        if q.is_empty() {
+            let mut counter = [0u8; 8];
+            let _ = rustix::io::read(&self.fd, &mut counter);
+        }
+        event
+    }
+}
+
+/// The application's view of a device's asynchronous events; the descriptor is readable while one waits.
+#[derive(Clone, Debug)]
+pub struct AsyncEvents(pub(crate) Arc<EventQueue>);
+
+impl AsyncEvents {
+    /// The next event, if one waits.
+    pub fn try_next(&self) -> Option<AsyncEvent> {
+        self.0.pop()
+    }
+
+    /// The next event, waited for at most `timeout` (`None`: for ever). `Ok(None)` after the time is up.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the wait fails.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
+        if let Some(event) = self.0.pop() {
+            return Ok(Some(event));
+        }
+        crate::wait::readable(&self.0.fd, timeout)?;
+        Ok(self.0.pop())
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+/// Whether `fd` is readable now.
+#[allow(dead_code, reason = "used by tests")]
+pub(crate) fn is_readable(fd: impl AsFd) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&rustix::event::Timespec::default())), Ok(n) if n > 0)
+}

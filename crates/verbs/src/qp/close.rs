@@ -1,0 +1,316 @@
+//! The end of a connection: who learns what, in which order, and how the socket goes.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use iwarp::tx::Message;
+use iwarp::wire::terminate::{self, TerminateMessage};
+use iwarp::{Fault, TaggedFault, Terminate};
+
+use super::link::Link;
+use super::rx::Rx;
+use super::{QpInner, QpState, locked};
+use crate::counters::add;
+use crate::event::AsyncEvent;
+use crate::net::sys;
+use crate::queue::{Completion, CompletionOp, Status};
+use crate::shard::Timer;
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cause {
+    /// The application wanted it.
+    Local,
+    /// The peer's end of stream; `clean`: between two messages.
+    PeerClosed { clean: bool },
+    /// The peer broke a rule (or our memory failed it).
+    Fault(Fault),
+    /// Memory that a peer reads was withdrawn before its answer began.
+    ResponseFault(Fault),
+    /// The peer sent a Terminate.
+    Terminated(Option<TerminateMessage>),
+    /// TCP failed, with this errno.
+    Broken(Option<i32>),
+    /// Memory was withdrawn or unmapped in the middle of a message of ours.
+    SourceLost(TaggedFault),
+    /// A request of ours could not be carried out.
+    Request { seq: u64, status: Status, vendor_err: u32 },
+    /// Nothing was heard from the peer's TCP for too long.
+    DeadPath,
+}
+
+impl From<TaggedFault> for Cause {
+    fn from(fault: TaggedFault) -> Self {
+        Self::SourceLost(fault)
+    }
+}
+
+impl Cause {
+    /// The Terminate to send.
+    fn terminate(&self) -> Option<Terminate> {
+        match self {
+            Self::Fault(f) | Self::ResponseFault(f) => Some(f.terminate()),
+            Self::Request { .. } => Some(Fault::LocalResource.terminate()),
+            _ => None,
+        }
+    }
+
+    /// Whether what the batch has may still be sent.
+    fn can_send(&self) -> bool {
+        !matches!(self, Self::Broken(_) | Self::SourceLost(_) | Self::DeadPath)
+    }
+
+    /// How the oldest request under way ended; the others are flushed.
+    fn send_status(&self) -> Status {
+        match self {
+            Self::Local | Self::PeerClosed { .. } | Self::Request { .. } => Status::WrFlush,
+            Self::Broken(_) | Self::DeadPath => Status::RetryExceeded,
+            Self::SourceLost(_) => Status::LocalProtection,
+            Self::Fault(Fault::ResponseMismatch | Fault::UnexpectedResponse) => Status::BadResponse,
+            Self::Fault(Fault::LocalMemory) => Status::LocalProtection,
+            Self::Fault(_) | Self::ResponseFault(_) => Status::WrFlush,
+            Self::Terminated(m) => m.map_or(Status::RemoteOperation, |m| terminated_status(m.terminate)),
+        }
+    }
+
+    /// How the receive under way ended.
+    fn recv_status(&self) -> Status {
+        match self {
+            Self::Fault(Fault::MessageTooLong) => Status::LocalLengthError,
+            Self::Fault(Fault::LocalMemory) => Status::LocalProtection,
+            _ => Status::WrFlush,
+        }
+    }
+
+    fn event(&self, qp_num: u32) -> AsyncEvent {
+        match self {
+            Self::Local | Self::PeerClosed { clean: true } => AsyncEvent::Disconnected { qp_num },
+            Self::Fault(
+                Fault::Write(..) | Fault::ReadSource(..) | Fault::Atomic(..) | Fault::Invalidate(_),
+            ) => {
+                let terminate = self.terminate().unwrap_or_else(|| Fault::LocalResource.terminate());
+                AsyncEvent::QpAccessError { qp_num, terminate }
+            }
+            Self::Terminated(m) => {
+                AsyncEvent::QpFatal { qp_num, terminate: m.map(|m| m.terminate), from_peer: true }
+            }
+            _ => AsyncEvent::QpFatal { qp_num, terminate: self.terminate(), from_peer: false },
+        }
+    }
+}
+
+/// A peer's Terminate as the completion of the request that it (most probably) complains of.
+fn terminated_status(t: Terminate) -> Status {
+    match (t.layer, t.etype, t.code) {
+        (0 | 1, 1, _) => Status::RemoteAccess,
+        (1, 2, 2) => Status::RnrRetryExceeded,
+        (1, 2, 5) => Status::RemoteInvalidRequest,
+        _ => Status::RemoteOperation,
+    }
+}
+
+impl QpInner {
+    /// Ends the connection: the first cause counts. Completes everything, sends the Terminate if one is
+    /// due, half-closes, and gives the peer a while to take what TCP still has.
+    pub(super) fn fail(&self, cause: Cause) {
+        {
+            let mut first = locked(&self.cause);
+            if first.is_some() || self.state() == QpState::Reset {
+                return;
+            }
+            *first = Some(cause);
+        }
+        tracing::debug!(qp = self.num, ?cause, "connection ends");
+        self.count(&cause);
+        let mut rx = self.lock_rx();
+        let link = rx.link();
+        self.set_state(QpState::Error);
+        let terminate = cause.terminate().map(|t| encode(t, &cause, &rx));
+        rx.discard = true;
+        rx.paused = false;
+        self.stop_sending(&cause, terminate);
+        self.flush_sends(&cause);
+        self.flush_current(&cause, &mut rx);
+        drop(rx);
+        self.flush_receives();
+        if link.is_some() {
+            self.device.report(cause.event(self.num));
+        }
+        if self.rq.is_shared() {
+            self.device.report(AsyncEvent::LastWqeReached { qp_num: self.num });
+        }
+        if let Some(link) = link {
+            if cause.can_send() {
+                link.set_read(true);
+                link.timer(self.device.config.linger, Timer::Deadline);
+                self.kick();
+            } else {
+                self.close_now();
+            }
+        }
+        self.gone.set();
+    }
+
+    fn count(&self, cause: &Cause) {
+        let c = &self.device.counters;
+        match cause {
+            Cause::Fault(_) | Cause::ResponseFault(_) | Cause::SourceLost(_) => add(&c.faults_local, 1),
+            Cause::Terminated(_) => add(&c.faults_peer, 1),
+            Cause::DeadPath => add(&c.dead_paths, 1),
+            _ => {}
+        }
+    }
+
+    fn stop_sending(&self, cause: &Cause, terminate: Option<Message>) {
+        let mut tx = self.lock_tx();
+        if cause.can_send() {
+            tx.finish(terminate);
+        } else {
+            tx.disconnect();
+        }
+    }
+
+    /// Completes the send queue in order: what is done, the one that failed, the rest as flushed.
+    fn flush_sends(&self, cause: &Cause) {
+        let mut tx = self.lock_tx();
+        let pending = tx.take_pending();
+        let mut shared = self.lock_shared();
+        self.retire(&mut shared);
+        let mut blame = cause.send_status();
+        let mut n = 0;
+        loop {
+            let seq = shared.first_seq();
+            let Some(entry) = shared.abandon() else { break };
+            let status = match *cause {
+                Cause::Request { seq: s, status, .. } if s == seq => status,
+                _ if entry.done => Status::Success,
+                _ => std::mem::replace(&mut blame, Status::WrFlush),
+            };
+            n += 1;
+            if status != Status::Success || entry.signaled {
+                let mut completion = entry.completion(status, self.num);
+                if let Cause::Request { seq: s, vendor_err, .. } = *cause
+                    && s == seq
+                {
+                    completion.vendor_err = vendor_err;
+                }
+                self.send_cq.push(completion, false);
+            }
+        }
+        while shared.orq.pop().is_some() {}
+        while shared.irq.pop().is_some() {}
+        drop(shared);
+        for wqe in &pending {
+            self.flush_one(wqe);
+        }
+        self.completed(n + pending.len() as u32);
+    }
+
+    /// The receive that a message was arriving in.
+    fn flush_current(&self, cause: &Cause, rx: &mut Rx) {
+        self.drop_held(&mut rx.slots);
+        if let Some(wqe) = rx.slots.current.take() {
+            self.recv_cq.push(
+                Completion {
+                    wr_id: wqe.wr_id,
+                    status: cause.recv_status(),
+                    opcode: CompletionOp::Recv,
+                    qp_num: self.num,
+                    ..Completion::default()
+                },
+                false,
+            );
+        }
+    }
+
+    /// Flushes the queue pair's own receives; shared ones serve others.
+    pub(super) fn flush_receives(&self) {
+        if self.rq.is_shared() {
+            return;
+        }
+        while let Some(wqe) = self.rq.take() {
+            self.flush_recv(wqe.wr_id);
+        }
+    }
+
+    /// Lets go of the socket.
+    pub(super) fn close_now(&self) {
+        if locked(&self.cause).is_none() {
+            return;
+        }
+        let link = {
+            let mut rx = self.lock_rx();
+            self.drop_held(&mut rx.slots);
+            let link = rx.disconnect();
+            self.lock_tx().disconnect();
+            link
+        };
+        if let Some(link) = link {
+            link.close();
+        }
+    }
+
+    /// Back to the start: nothing is reported. Only after the connection is over.
+    pub(super) fn reset(&self) -> crate::Result<()> {
+        self.fail(Cause::Local);
+        self.close_now();
+        while self.rq_is_own_and_takes() {}
+        *locked(&self.cause) = None;
+        self.gone.clear();
+        self.set_state(QpState::Reset);
+        Ok(())
+    }
+
+    fn rq_is_own_and_takes(&self) -> bool {
+        !self.rq.is_shared() && self.rq.take().is_some()
+    }
+
+    /// Starts the watch over the path while data is under way.
+    pub(super) fn arm_health(&self, link: &Link) {
+        link.arm_health(HEALTH);
+    }
+
+    /// Looks whether the peer's TCP still answers. RFC 5044 leaves this to TCP; a zero window from a
+    /// live peer is no reason to give up, silence is.
+    pub(super) fn check_health(&self) {
+        let Some(link) = self.lock_rx().link() else { return };
+        link.health_fired();
+        let Ok(health) = sys::tcp_health(link.fd()) else { return };
+        if health.unacked == 0 && health.not_sent == 0 {
+            return;
+        }
+        let limit = self.device.config.path_timeout.as_millis() as u32;
+        if health.since_ack_ms.min(health.since_data_ms) >= limit {
+            self.fail(Cause::DeadPath);
+        } else {
+            self.arm_health(&link);
+        }
+    }
+
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        *locked(&self.cause)
+    }
+
+    pub(crate) fn gone(&self) -> &crate::signal::Signal {
+        &self.gone
+    }
+
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.outstanding.load(Ordering::Acquire)
+    }
+}
+
+/// How often a path with data under way is looked at.
+const HEALTH: Duration = Duration::from_secs(1);
+
+fn encode(t: Terminate, cause: &Cause, rx: &Rx) -> Message {
+    let mut body = [0; terminate::MAX_LEN];
+    // Only a fault of what was received has a segment to quote.
+    let quote = match cause {
+        Cause::Fault(_) => rx.receiver.as_ref().and_then(iwarp::rx::Receiver::offending),
+        _ => None,
+    };
+    let (bytes, ulpdu_len) = quote.map_or((None, 0), |(b, n)| (Some(b), n));
+    let len = terminate::encode(t, bytes, ulpdu_len, &mut body);
+    Message::Terminate { body, len }
+}

@@ -1,0 +1,241 @@
+//! An established connection: its socket, what was negotiated, and who watches it.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use iwarp::mpa::startup::Negotiated;
+
+use crate::shard::{Interest, Shard, Source, Timer, Token};
+
+/// How long after its last poll a thread's lease on a socket lasts.
+pub(crate) const LEASE: Duration = Duration::from_micros(100);
+
+/// What `last_poll` says while the lease holder sleeps.
+const ASLEEP: u64 = u64::MAX;
+/// Ticks of the lease timer while its holder sleeps.
+const NAP: Duration = Duration::from_millis(1);
+/// After how many of them it stops.
+const NAPS: u32 = 20;
+
+/// The connection of a queue pair.
+pub(crate) struct Link {
+    fd: OwnedFd,
+    shard: Arc<Shard>,
+    token: OnceLock<Token>,
+    source: OnceLock<Weak<dyn Source>>,
+    process: u32,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) local: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    /// This end accepted.
+    pub(crate) responder: bool,
+    epoch: Instant,
+    watch: Mutex<Watch>,
+    leased: AtomicBool,
+    /// Nanoseconds since `epoch` of the lease holder's last poll; `u64::MAX` while it sleeps on the socket.
+    last_poll: AtomicU64,
+    /// The transmit side waits for room in the socket.
+    pub(crate) write_blocked: AtomicBool,
+    health_armed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    read: bool,
+    write: bool,
+    leased: bool,
+    closed: bool,
+    /// The lease timer runs.
+    timer: bool,
+    /// How often it found the holder asleep.
+    naps: u32,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("local", &self.local).field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(crate) fn new(
+        fd: OwnedFd,
+        shard: Arc<Shard>,
+        negotiated: Negotiated,
+        (local, peer): (SocketAddr, SocketAddr),
+        responder: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            fd,
+            shard,
+            token: OnceLock::new(),
+            source: OnceLock::new(),
+            process: std::process::id(),
+            negotiated,
+            local,
+            peer,
+            responder,
+            epoch: Instant::now(),
+            watch: Mutex::new(Watch { read: true, ..Watch::default() }),
+            leased: AtomicBool::new(false),
+            last_poll: AtomicU64::new(0),
+            write_blocked: AtomicBool::new(false),
+            health_armed: AtomicBool::new(false),
+        })
+    }
+
+    /// Lets the shard serve it from now on.
+    pub(crate) fn attach(&self, source: Arc<dyn Source>) -> std::io::Result<()> {
+        let _ = self.source.set(Arc::downgrade(&source));
+        let token = self.shard.add(&self.fd, Interest { read: true, write: false }, source)?;
+        let _ = self.token.set(token);
+        self.watch(|_| {});
+        Ok(())
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn watch(&self, change: impl FnOnce(&mut Watch)) {
+        let mut w = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let interest = |w: &Watch| Interest { read: w.read && !w.leased, write: w.write && !w.leased };
+        let before = interest(&w);
+        change(&mut w);
+        let after = interest(&w);
+        if before != after
+            && !w.closed
+            && let Some(token) = self.token.get()
+        {
+            self.shard.set_interest(&self.fd, *token, after);
+        }
+    }
+
+    /// Watch for readable bytes or not.
+    pub(crate) fn set_read(&self, on: bool) {
+        self.watch(|w| w.read = on);
+    }
+
+    /// Watch for room to write or not.
+    pub(crate) fn set_write_blocked(&self, on: bool) {
+        if self.write_blocked.swap(on, Ordering::SeqCst) != on {
+            self.watch(|w| w.write = on);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// The calling thread serves the socket itself for a while; the shard keeps its hands off.
+    pub(crate) fn lease(&self) {
+        self.last_poll.store(self.now(), Ordering::Relaxed);
+        if !self.leased.load(Ordering::SeqCst) {
+            self.take_lease(true);
+        }
+    }
+
+    /// The calling thread is about to sleep on the socket: the lease lasts until [`Link::wake_up`].
+    pub(crate) fn fall_asleep(&self) {
+        self.last_poll.store(ASLEEP, Ordering::SeqCst);
+        if !self.leased.load(Ordering::SeqCst) {
+            self.take_lease(false);
+        }
+    }
+
+    /// The sleeper woke up: from now on the lease runs out like any other.
+    pub(crate) fn wake_up(&self) {
+        self.last_poll.store(self.now(), Ordering::SeqCst);
+        self.take_lease(true);
+    }
+
+    fn take_lease(&self, with_timer: bool) {
+        let mut start = false;
+        self.watch(|w| {
+            w.leased = true;
+            self.leased.store(true, Ordering::SeqCst);
+            w.naps = 0;
+            start = with_timer && !w.timer;
+            w.timer |= with_timer;
+        });
+        if start {
+            self.lease_timer(LEASE);
+        }
+    }
+
+    fn lease_timer(&self, after: Duration) {
+        if let Some(source) = self.source.get() {
+            self.shard.timer(Instant::now() + after, source.clone(), Timer::Lease);
+        }
+    }
+
+    /// The lease timer fired: gives the socket back to the shard unless it was polled since. While the
+    /// holder sleeps the timer ticks on for a little, so that a busy sleeper need not start it anew
+    /// each time, and then stops: an idle process uses no CPU.
+    pub(crate) fn check_lease(&self) {
+        let mut again = None;
+        self.watch(|w| {
+            let last = self.last_poll.load(Ordering::SeqCst);
+            if last == ASLEEP {
+                w.naps += 1;
+                if w.naps < NAPS {
+                    again = Some(NAP);
+                } else {
+                    w.timer = false;
+                }
+            } else if self.now().saturating_sub(last) >= LEASE.as_nanos() as u64 {
+                self.leased.store(false, Ordering::SeqCst);
+                (w.leased, w.timer) = (false, false);
+            } else {
+                // A busy poller is looked at less often than an idle one is relieved.
+                again = Some(3 * LEASE);
+            }
+        });
+        if let Some(after) = again {
+            self.lease_timer(after);
+        }
+    }
+
+    /// Starts the health timer if it is not running.
+    pub(crate) fn arm_health(&self, after: Duration) {
+        if !self.health_armed.load(Ordering::Relaxed) && !self.health_armed.swap(true, Ordering::Relaxed) {
+            self.timer(after, Timer::Health);
+        }
+    }
+
+    /// The health timer fired and is not running any more.
+    pub(crate) fn health_fired(&self) {
+        self.health_armed.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether it belongs to this process and not to the one that forked it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    pub(crate) fn timer(&self, after: Duration, timer: Timer) {
+        if let Some(source) = self.source.get() {
+            self.shard.timer(Instant::now() + after, source.clone(), timer);
+        }
+    }
+
+    /// Says that nothing more will be sent. TCP still delivers what it has.
+    pub(crate) fn finish_sending(&self) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write);
+    }
+
+    /// Takes it away from the shard. The socket closes with the last reference.
+    pub(crate) fn close(&self) {
+        let mut w = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut w.closed, true) {
+            return;
+        }
+        drop(w);
+        if let Some(token) = self.token.get() {
+            self.shard.remove(&self.fd, *token);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Waiting for a descriptor.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+
+/// A `poll` time-out.
+pub(crate) fn timespec(d: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(d.subsec_nanos()) }
+}
+
+/// Waits until `fd` is readable; `Ok(false)` when `timeout` is up.
+pub(crate) fn readable(fd: impl AsFd, timeout: Option<Duration>) -> Result<bool> {
+    let deadline = timeout.map(|t| Instant::now() + t);
+    loop {
+        let left = deadline.map(|d| timespec(d.saturating_duration_since(Instant::now())));
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], left.as_ref()) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(Error::os("poll", e)),
+        }
+    }
+}
