@@ -251,7 +251,7 @@ impl Region {
 #[derive(Debug)]
 pub(crate) struct Grant<'a> {
     /// Keeps the steering tag from being withdrawn.
-    _entered: Entered<'a, Arc<Region>>,
+    entered: Entered<'a, Arc<Region>>,
     ptr: *mut u8,
     len: usize,
 }
@@ -261,7 +261,7 @@ impl<'a> Grant<'a> {
     pub(super) fn new(entered: Entered<'a, Arc<Region>>, offset: usize, len: usize) -> Self {
         let ptr = entered.ptr(offset);
         debug_assert!(offset as u64 + len as u64 <= entered.len);
-        Self { _entered: entered, ptr, len }
+        Self { entered, ptr, len }
     }
 
     /// Bytes granted.

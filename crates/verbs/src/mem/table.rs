@@ -156,8 +156,7 @@ impl MemoryTable {
     /// As [`Self::check`]; nothing is copied then.
     #[inline]
     pub(crate) fn place(&self, stag: Stag, to: u64, bytes: &[u8], who: Who) -> Result<(), TaggedFault> {
-        self.check(stag, to, bytes.len() as u64, Access::REMOTE_WRITE, who)?.copy_in(0, bytes);
-        Ok(())
+        self.check(stag, to, bytes.len() as u64, Access::REMOTE_WRITE, who)?.copy_in_checked(0, bytes)
     }
 
     /// Checks a peer's Read and copies its bytes out.

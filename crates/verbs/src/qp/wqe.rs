@@ -65,7 +65,7 @@ impl Segments {
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), TaggedFault> {
         let mut done = 0;
         for run in self.runs(offset, bytes.len()) {
-            run.segment.enter_part(run.offset, run.len)?.copy_in(0, &bytes[done..done + run.len]);
+            run.segment.enter_part(run.offset, run.len)?.copy_in_checked(0, &bytes[done..done + run.len])?;
             done += run.len;
         }
         if done == bytes.len() { Ok(()) } else { Err(TaggedFault::Bounds) }
@@ -78,7 +78,7 @@ impl Segments {
             let grant = run.segment.enter_part(run.offset, run.len)?;
             let at = out.len();
             out.resize(at + run.len, 0);
-            grant.copy_out(0, &mut out[at..]);
+            grant.copy_out_checked(0, &mut out[at..])?;
             done += run.len;
         }
         if done == len { Ok(()) } else { Err(TaggedFault::Bounds) }

@@ -134,6 +134,10 @@ impl Progress for Source {
     fn progress(&self) {
         self.queue.push(done(self.calls.fetch_add(1, SeqCst)), false);
     }
+
+    fn socket(&self) -> Option<Arc<crate::qp::link::Link>> {
+        None
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use iwarp::{Fault, Stag, TaggedFault};
 
 use super::*;
 use crate::error::Error;
-use crate::mem::{BindError, FastRegion, MemoryWindow, WindowKind};
+use crate::mem::bind::BindError;
+use crate::mem::{FastRegion, MemoryWindow, WindowKind};
 use crate::wr::{BindWindow, FastRegister, RemoteBuffer, SendOp};
 
 const OTHER_QP: Who = Who { pd: PD, qp_num: QP + 1 };
