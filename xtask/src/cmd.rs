@@ -1,6 +1,7 @@
 //! Running other programs: no shell, no standard input, and an error that names the command line.
 
 use anyhow::{Context, Result, bail};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -24,6 +25,26 @@ pub(crate) fn cargo() -> Command {
 /// Runs `command` to its end; a non-zero status is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start `{}`", line(command)))?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", line(command));
+    }
+    Ok(())
+}
+
+/// Like [`run`], and shows each line of standard output to `see` as it is passed on.
+pub(crate) fn run_watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{}`", line(command)))?;
+    if let Some(out) = child.stdout.take() {
+        for text in BufReader::new(out).lines() {
+            let text = text?;
+            println!("{text}");
+            see(&text);
+        }
+    }
+    let status = child.wait()?;
     if !status.success() {
         bail!("`{}` ended with {status}", line(command));
     }
@@ -70,6 +91,15 @@ mod tests {
         assert!(e.contains("sh -c exit 3"), "{e}");
         let e = output(command("sh").args(["-c", "echo why >&2; exit 1"])).unwrap_err().to_string();
         assert!(e.contains("why"), "{e}");
+    }
+
+    #[test]
+    fn a_watched_command_shows_its_lines_and_still_fails() {
+        let mut seen = Vec::new();
+        let result =
+            run_watched(command("sh").args(["-c", "echo a; echo b; exit 4"]), |l| seen.push(l.to_owned()));
+        assert!(result.is_err());
+        assert_eq!(seen, ["a", "b"]);
     }
 
     #[test]

@@ -27,6 +27,9 @@ pub(crate) fn relative(path: &Path) -> String {
 pub(crate) struct Metadata {
     /// Workspace members.
     pub(crate) packages: Vec<Package>,
+    /// Where build output goes.
+    #[serde(default)]
+    pub(crate) target_directory: PathBuf,
 }
 
 /// One member.
@@ -58,9 +61,15 @@ impl Metadata {
     }
 
     /// Whether a member of this name exists.
-    pub(crate) fn has(&self, package: &str) -> bool {
+    #[cfg(test)]
+    fn has(&self, package: &str) -> bool {
         self.packages.iter().any(|p| p.name == package)
     }
+}
+
+/// The `rnic` binary of the release profile, whether or not it is built.
+pub(crate) fn rnic_binary() -> Result<PathBuf> {
+    Ok(Metadata::load()?.target_directory.join("release/rnic"))
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ mod report;
 mod rivals;
 mod stats;
 
-use crate::{apt, workspace};
-use anyhow::{Context, Result, bail};
+use crate::apt;
+use crate::workspace::{self, Metadata};
+use anyhow::{Result, bail};
 use case::Case;
 use contest::Results;
 use std::fs;
@@ -92,8 +93,9 @@ fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
         results.missing(case.contender, case.tool);
     }
     println!("{}", report::table(&results));
-    let path = workspace::root().join("target/bench/rdma.json");
-    fs::create_dir_all(path.parent().context("target/bench")?)?;
+    let folder = Metadata::load()?.target_directory.join("bench");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join("rdma.json");
     fs::write(&path, report::json(&results, args.rounds)?)?;
     println!("saved as {}", workspace::relative(&path));
     Ok(ExitCode::SUCCESS)

@@ -18,7 +18,12 @@ struct Row {
     tcp_gbit_s: Option<f64>,
     p50_us: Option<f64>,
     tcp_p50_us: Option<f64>,
+    messages_s: Option<f64>,
+    tcp_messages_s: Option<f64>,
     cpu_s_per_gb: Option<f64>,
+    tcp_cpu_s_per_gb: Option<f64>,
+    /// `poll` or `events`.
+    completion: String,
     verified: bool,
 }
 
@@ -27,11 +32,37 @@ pub(super) fn build() -> Result<()> {
     cmd::run(cmd::cargo().args(["build", "--quiet", "--release", "-p", "rnic"]))
 }
 
+/// Bandwidth and polled latency; latency asleep; the rate of small messages with a deep queue.
+const RUNS: [&[&str]; 3] = [
+    &["--verb", "write,read,send", "--size", "8,64,64K,1M", "--duration", "0.3"],
+    &["--verb", "send", "--size", "8,64", "--crc", "off", "--duration", "0.3", "--events"],
+    &[
+        "--verb",
+        "write",
+        "--size",
+        "64",
+        "--crc",
+        "off",
+        "--duration",
+        "0.5",
+        "--depth",
+        "1024",
+        "--batch",
+        "64",
+    ],
+];
+
 /// One round.
 pub(super) fn round() -> Result<Vec<Sample>> {
-    let mut c = cmd::command(workspace::root().join("target/release/rnic"));
-    let out = process::run_bounded(c.args(["perf", "--json"]))?;
-    parse(&out)
+    let rnic = workspace::rnic_binary()?;
+    let mut samples = Vec::new();
+    for (run, args) in RUNS.iter().enumerate() {
+        let out = process::run_bounded(cmd::command(&rnic).args(["perf", "--json"]).args(*args))?;
+        // The rate comes from the run with the deep queue alone.
+        let keep = |s: &Sample| (s.subject == Subject::WriteRate) == (run == 2);
+        samples.extend(parse(&out)?.into_iter().filter(keep));
+    }
+    Ok(samples)
 }
 
 fn parse(json_lines: &str) -> Result<Vec<Sample>> {
@@ -50,40 +81,50 @@ fn parse(json_lines: &str) -> Result<Vec<Sample>> {
 }
 
 impl Row {
+    /// The figures of this row that have a subject: ours, and plain TCP's beside it.
     fn samples(&self) -> Vec<Sample> {
-        let (bandwidth, latency) = match self.verb.as_str() {
-            "write" => (Subject::WriteBandwidth, Some(Subject::WriteLatency)),
-            "read" => (Subject::ReadBandwidth, None),
-            "send" => (Subject::SendBandwidth, Some(Subject::SendLatency)),
+        let large = self.size >= 4096;
+        let asleep = self.completion == "events";
+        let subject = match (self.verb.as_str(), large) {
+            ("write", true) => Subject::WriteBandwidth,
+            ("read", true) => Subject::ReadBandwidth,
+            ("send", true) => Subject::SendBandwidth,
+            ("write" | "send", false) if asleep => Subject::SleepingLatency,
+            ("write", false) => Subject::WriteLatency,
+            ("send", false) => Subject::SendLatency,
             _ => return Vec::new(),
         };
-        let mut variant = format!("rnic, CRC {}", if self.crc { "on" } else { "off" });
-        if self.markers {
-            variant += ", markers";
-        }
-        let sample = |subject, contender: &str, value: Option<f64>, cpu_s_per_gb| {
-            value.map(|value| Sample {
-                subject,
-                size: self.size,
-                contender: contender.into(),
-                value,
-                cpu_s_per_gb,
-            })
+        let mut samples = if large {
+            self.pair(subject, (self.gbit_s, self.cpu_s_per_gb), (self.tcp_gbit_s, self.tcp_cpu_s_per_gb))
+        } else {
+            self.pair(subject, (self.p50_us, None), (self.tcp_p50_us, None))
         };
-        let mut samples = Vec::new();
-        if self.size >= 4096 {
-            samples.extend(sample(bandwidth, &variant, self.gbit_s, self.cpu_s_per_gb));
-            samples.extend(sample(bandwidth, "TCP (same run)", self.tcp_gbit_s, None));
-        } else if let Some(latency) = latency {
-            samples.extend(sample(latency, &variant, self.p50_us, None));
-            samples.extend(sample(latency, "TCP (same run)", self.tcp_p50_us, None));
-        }
-        if self.verb == "write" && self.size == 64 {
-            #[expect(clippy::cast_precision_loss, reason = "a message size")]
-            let rate = self.gbit_s.map(|g| g * 1e3 / 8.0 / self.size as f64);
-            samples.extend(sample(Subject::WriteRate, &variant, rate, self.cpu_s_per_gb));
+        if self.verb == "write" && self.size == 64 && !asleep {
+            let million = |rate: Option<f64>| rate.map(|r| r / 1e6);
+            samples.extend(self.pair(
+                Subject::WriteRate,
+                (million(self.messages_s), self.cpu_s_per_gb),
+                (million(self.tcp_messages_s), self.tcp_cpu_s_per_gb),
+            ));
         }
         samples
+    }
+
+    /// Our sample and TCP's, each a value and its CPU cost.
+    fn pair(
+        &self,
+        subject: Subject,
+        ours: (Option<f64>, Option<f64>),
+        tcp: (Option<f64>, Option<f64>),
+    ) -> Vec<Sample> {
+        let crc = if self.crc { "on" } else { "off" };
+        let markers = if self.markers { ", markers" } else { "" };
+        [(format!("rnic, CRC {crc}{markers}"), ours), ("TCP (same run)".to_owned(), tcp)]
+            .into_iter()
+            .filter_map(|(contender, (value, cpu_s_per_gb))| {
+                Some(Sample { subject, size: self.size, contender, value: value?, cpu_s_per_gb })
+            })
+            .collect()
     }
 }
 
@@ -91,7 +132,11 @@ impl Row {
 mod tests {
     use super::*;
 
-    const ROW: &str = r#"{"verb":"write","size":65536,"crc":false,"markers":false,"fpdu":"large","gbit_s":40.0,"tcp_gbit_s":42.0,"ratio":0.95,"p50_us":20.0,"p99_us":30.0,"tcp_p50_us":19.0,"latency_ratio":1.05,"cpu_s_per_gb":0.3,"verified":true}"#;
+    const ROW: &str = r#"{"verb":"write","size":65536,"crc":false,"markers":false,"fpdu":"large","gbit_s":40.0,"tcp_gbit_s":42.0,"ratio":0.95,"p50_us":20.0,"p99_us":30.0,"tcp_p50_us":19.0,"latency_ratio":1.05,"cpu_s_per_gb":0.3,"verified":true,"latency":"half round trip","messages_s":2000000.0,"tcp_messages_s":null,"completion":"poll"}"#;
+
+    fn subjects(row: &str) -> Vec<Subject> {
+        parse(row).unwrap().iter().map(|s| s.subject).collect()
+    }
 
     #[test]
     fn a_row_gives_our_figure_and_tcps() {
@@ -103,16 +148,22 @@ mod tests {
 
     #[test]
     fn small_writes_give_latency_and_rate() {
-        let small = ROW.replace("65536", "64").replace("\"gbit_s\":40.0", "\"gbit_s\":1.024");
-        let s = parse(&small).unwrap();
+        let s = parse(&ROW.replace("65536", "64")).unwrap();
         let subjects: Vec<_> = s.iter().map(|s| s.subject).collect();
         assert_eq!(subjects, [Subject::WriteLatency, Subject::WriteLatency, Subject::WriteRate]);
         assert!((s[2].value - 2.0).abs() < 1e-9, "million messages a second");
     }
 
     #[test]
+    fn what_sleeps_is_compared_with_what_sleeps() {
+        let row = ROW.replace("65536", "64").replace("write", "send").replace("\"poll\"", "\"events\"");
+        assert_eq!(subjects(&row), [Subject::SleepingLatency, Subject::SleepingLatency]);
+        assert!(subjects(&format!("{ROW}\n{}", ROW.replace("write", "fetch-add"))).len() == 2);
+    }
+
+    #[test]
     fn wrong_bytes_are_no_figure() {
-        assert!(parse(&ROW.replace("true}", "false}")).is_err());
+        assert!(parse(&ROW.replace("\"verified\":true", "\"verified\":false")).is_err());
         assert!(parse("progress\n").is_err());
     }
 }

@@ -7,7 +7,7 @@
 //! for a global allocator. The two refusals are provoked as well, so that the proof is known to bite.
 
 use super::{Findings, Tree};
-use crate::{cmd, workspace};
+use crate::cmd;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub extern "C" fn probe() -> u8 { iwarp::Fault::Crc.terminate().layer }
 
 pub(super) fn check(tree: &Tree) -> Result<Findings> {
     let mut found = Findings { errors: source_errors(tree), notes: Vec::new() };
-    if let Err(e) = link_probe() {
+    if let Err(e) = link_probe(&tree.meta.target_directory) {
         found.errors.push(format!("{e:#}"));
     }
     Ok(found)
@@ -52,8 +52,8 @@ fn source_errors(tree: &Tree) -> Vec<String> {
 }
 
 /// Builds the core, links the probe against it, and sees to it that std and alloc would have been refused.
-fn link_probe() -> Result<()> {
-    let dir = workspace::root().join("target/xtask/bare-core");
+fn link_probe(target: &Path) -> Result<()> {
+    let dir = target.join("xtask/bare-core");
     fs::create_dir_all(&dir)?;
     let core = build_core()?;
     compile(&dir, "probe", PROBE, &core)

@@ -96,6 +96,9 @@ impl Tree {
 impl Tree {
     /// A tree of one file and no packages.
     fn of(path: &str, text: &str) -> Self {
-        Self { meta: Metadata { packages: Vec::new() }, sources: vec![Source::parse(path, text)] }
+        Self {
+            meta: Metadata { packages: Vec::new(), target_directory: "/none".into() },
+            sources: vec![Source::parse(path, text)],
+        }
     }
 }
