@@ -15,7 +15,7 @@ pub enum Blame {
     Local,
 }
 
-/// Why access to registered memory through an STag was refused. RFC 5041 §8.2, RFC 5040 §7.
+/// Why access to registered memory through an STag was refused. RFC 5041 §7.1, RFC 5040 §7.2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TaggedFault {
     /// No live registration has this STag (index or key).
@@ -44,7 +44,7 @@ pub enum Fault {
     Marker,
     /// An FPDU whose length cannot hold a DDP header, or exceeds what an FPDU can carry.
     FpduLength(u32),
-    // --- DDP, RFC 5041 §8 ---
+    // --- DDP, RFC 5041 §7.2 ---
     /// DDP version other than 1 in a tagged segment.
     TaggedVersion(u8),
     /// DDP version other than 1 in an untagged segment.
@@ -149,11 +149,12 @@ impl Terminate {
 }
 
 impl TaggedFault {
+    // rule 5041-7.2-1
     fn ddp(self) -> Terminate {
         match self {
             Self::InvalidStag => Terminate::new(1, 1, 0),
             Self::Bounds => Terminate::new(1, 1, 1),
-            // RFC 5041 §8.2 has no code for rights: they are RDMAP's to check. RFC 5040 §7.1.
+            // RFC 5041 §7.2 has no code for rights: they are RDMAP's to check. RFC 5040 §7.1.
             Self::Access => Terminate::new(0, 1, 2),
             Self::NotAssociated => Terminate::new(1, 1, 2),
             Self::Wrap => Terminate::new(1, 1, 3),
@@ -161,6 +162,7 @@ impl TaggedFault {
         }
     }
 
+    // rule 5040-7.2-1, 7306-8.2-1
     fn rdmap(self) -> Terminate {
         match self {
             Self::InvalidStag => Terminate::new(0, 1, 0),
@@ -175,6 +177,7 @@ impl TaggedFault {
 
 impl Fault {
     /// The Terminate to send for this fault. Total: a new fault does not compile without one.
+    // rule 5040-4.8-4, 5041-7.2-1, 5040-7.2-2, 5040-7.2-3
     pub fn terminate(self) -> Terminate {
         match self {
             Self::Crc => Terminate::new(2, 0, 2),

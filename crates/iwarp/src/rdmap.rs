@@ -55,8 +55,9 @@ impl<S: AsRef<[Outstanding]> + AsMut<[Outstanding]>> OutstandingReads<S> {
         self.count >= self.limit
     }
 
-    /// Note a request that is about to be sent. `false` where the ORD is used up. RFC 5040 §5.5.
+    /// Note a request that is about to be sent. `false` where the ORD is used up. RFC 5040 §5.2.1.
     pub fn push(&mut self, request: Outstanding) -> bool {
+        // rule 5040-5.2.1-1, 7306-5.2.1-3
         if self.is_full() {
             return false;
         }
@@ -98,6 +99,7 @@ impl<S: AsRef<[Outstanding]> + AsMut<[Outstanding]>> OutstandingReads<S> {
         if head.len == 0 {
             return Ok(ResponsePlace { cookie: head.cookie, offset: 0, discard: true });
         }
+        // rule 5040-5.2.2-2
         let end = head.received.checked_add(len).filter(|end| *end <= head.len);
         let continues = stag == head.sink_stag && to == head.sink_to.wrapping_add(u64::from(head.received));
         match end {
@@ -113,6 +115,7 @@ impl<S: AsRef<[Outstanding]> + AsMut<[Outstanding]>> OutstandingReads<S> {
     /// An Atomic Response: it must answer the oldest request. RFC 7306 §5.2.2.
     pub fn on_atomic(&mut self, id: u32) -> Result<ResponsePlace, Fault> {
         match self.front() {
+            // rule 7306-5.2.2-2
             Some(head) if head.atomic == Some(id) => {
                 Ok(ResponsePlace { cookie: head.cookie, offset: 0, discard: false })
             }
@@ -121,7 +124,7 @@ impl<S: AsRef<[Outstanding]> + AsMut<[Outstanding]>> OutstandingReads<S> {
     }
 }
 
-/// Requests of the peer that wait for our transmit side, in the order received. RFC 5040 §5.5.
+/// Requests of the peer that wait for our transmit side, in the order received. RFC 5040 §5.2.2.
 #[derive(Debug)]
 pub struct InboundReads<S> {
     slots: S,
@@ -152,8 +155,9 @@ impl<S: AsRef<[Option<InboundRead>]> + AsMut<[Option<InboundRead>]>> InboundRead
         self.count < self.limit
     }
 
-    /// Queue one; more than the IRD at once is the peer's fault. RFC 5040 §5.5.
+    /// Queue one; more than the IRD at once is the peer's fault. RFC 5040 §5.2.1.
     pub fn push(&mut self, read: InboundRead) -> Result<(), Fault> {
+        // rule 5040-5.2.1-2, 7306-5.2.1-3
         if self.count >= self.limit {
             return Err(Fault::IrdExceeded);
         }
@@ -171,6 +175,7 @@ impl<S: AsRef<[Option<InboundRead>]> + AsMut<[Option<InboundRead>]>> InboundRead
             return None;
         }
         let n = self.slots.as_ref().len();
+        // rule 5040-5.2.2-1, 7306-5.2.2-3
         let read = self.slots.as_mut().get_mut(self.head)?.take();
         self.head = (self.head + 1) % n;
         self.count -= 1;
@@ -187,6 +192,7 @@ mod tests {
     }
 
     #[test]
+    // rule 5040-5.2.1-1
     fn ord_limits_what_is_under_way() {
         let mut q = OutstandingReads::new([Outstanding::default(); 4], 2);
         assert!(q.push(read(1, 8)) && q.push(read(2, 8)) && !q.push(read(3, 8)));
@@ -196,6 +202,7 @@ mod tests {
     }
 
     #[test]
+    // rule 5040-5.2.2-2
     fn responses_must_match_the_oldest_request_exactly() {
         let fresh = || {
             let mut q = OutstandingReads::new([Outstanding::default(); 2], 2);
@@ -226,6 +233,7 @@ mod tests {
     }
 
     #[test]
+    // rule 5040-5.2.2-2, 7306-5.2.2-2
     fn nobody_asked() {
         let mut q = OutstandingReads::new([Outstanding::default(); 2], 2);
         assert_eq!(q.on_response(Stag(7), 0, 0, true), Err(Fault::UnexpectedResponse));
@@ -244,6 +252,7 @@ mod tests {
     }
 
     #[test]
+    // rule 5040-5.2.1-2, 7306-5.2.1-3
     fn ird_is_enforced() {
         let mut q = InboundReads::new([None; 4], 1);
         let r = InboundRead::Atomic { id: 1, original: 2 };

@@ -10,7 +10,7 @@ impl core::fmt::Display for Stag {
     }
 }
 
-/// Untagged DDP queue numbers. RFC 5040 §5, RFC 7306 §3.
+/// Untagged DDP queue numbers. RFC 5040 §4.2, RFC 7306 §4.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Queue {
@@ -26,6 +26,7 @@ pub enum Queue {
 
 impl Queue {
     /// The queue with this number, if the protocol knows one.
+    // rule 5040-3.1-1
     pub fn from_wire(qn: u32) -> Option<Self> {
         match qn {
             0 => Some(Self::Send),
@@ -37,7 +38,7 @@ impl Queue {
     }
 }
 
-/// RDMAP opcodes. RFC 5040 §4.3, RFC 7306 §4.
+/// RDMAP opcodes. RFC 5040 §4.1, RFC 7306 §4.1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Opcode {
@@ -69,6 +70,7 @@ pub enum Opcode {
 
 impl Opcode {
     /// The opcode of the low four bits of the RDMAP control byte.
+    // rule 5040-4.1-3, 7306-4.1-1
     pub fn from_wire(bits: u8) -> Option<Self> {
         Some(match bits {
             0 => Self::Write,
@@ -87,7 +89,8 @@ impl Opcode {
         })
     }
 
-    /// Whether messages of this opcode use the tagged buffer model. RFC 5040 §4.3.
+    /// Whether messages of this opcode use the tagged buffer model. RFC 5040 §4.2.
+    // rule 5040-4.2-1
     pub fn is_tagged(self) -> bool {
         matches!(self, Self::Write | Self::ReadResponse)
     }
@@ -98,6 +101,7 @@ impl Opcode {
     }
 
     /// The untagged queue that carries it, `None` for tagged opcodes.
+    // rule 5040-4.2-2, 7306-4.2-1
     pub fn queue(self) -> Option<Queue> {
         match self {
             Self::Write | Self::ReadResponse => None,
@@ -146,8 +150,11 @@ impl AtomicRequest {
     /// The memory's new content, given its present one. RFC 7306 §5.1.
     pub fn apply(&self, old: u64) -> u64 {
         match self.op {
+            // rule 7306-5.1.1-1
             AtomicOp::FetchAdd => masked_add(old, self.add_swap, self.add_swap_mask),
+            // rule 7306-5.1.2-1
             AtomicOp::Swap => (old & !self.add_swap_mask) | (self.add_swap & self.add_swap_mask),
+            // rule 7306-5.1.3-1
             AtomicOp::CmpSwap if (old ^ self.compare) & self.compare_mask == 0 => {
                 (old & !self.add_swap_mask) | (self.add_swap & self.add_swap_mask)
             }
@@ -205,6 +212,7 @@ mod tests {
         }
     }
 
+    // rule 7306-5.1.1-1
     #[test]
     fn fetch_add_without_mask_is_plain_wrapping_addition() {
         assert_eq!(req(AtomicOp::FetchAdd, 2, 0, 0, 0).apply(u64::MAX), 1);
@@ -212,6 +220,7 @@ mod tests {
     }
 
     #[test]
+    // rule 7306-5.1.1-1
     fn fetch_add_mask_stops_carries_at_field_ends() {
         // Two 32-bit fields: bit 31 ends the lower one.
         let r = req(AtomicOp::FetchAdd, 0x0000_0001_0000_0001, 1 << 31 | 1 << 63, 0, 0);
@@ -220,6 +229,7 @@ mod tests {
     }
 
     #[test]
+    // rule 7306-5.1.2-1, 7306-5.1.3-1
     fn swaps_touch_masked_bits_only() {
         assert_eq!(req(AtomicOp::Swap, !0, 0xff, 0, 0).apply(0x1200), 0x12ff);
         assert_eq!(req(AtomicOp::CmpSwap, 7, !0, 5, !0).apply(5), 7);

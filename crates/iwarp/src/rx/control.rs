@@ -22,6 +22,7 @@ impl Receiver {
         if opcode == Opcode::Terminate {
             // RFC 5040 §5.4: whatever it says, the stream ends. An initiator may still complain of the Reply
             // with its first FPDU. RFC 6581 §8.
+            // rule 5040-5.4-3
             host.event(Event::Terminated(TerminateMessage::decode_in(
                 payload,
                 if self.fpdus() == 0 { Phase::Unknown } else { Phase::Operation },
@@ -31,6 +32,7 @@ impl Receiver {
         if u.mo != 0 {
             return Err(Fault::MessageOffset);
         }
+        // rule 5040-4.4-2
         if !u.last {
             return Err(Fault::MessageLength(opcode));
         }
@@ -47,10 +49,12 @@ impl Receiver {
 
 fn read_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
     let r = exact(ReadRequest::parse(payload), payload, READ_REQUEST_LEN, Opcode::ReadRequest)?;
-    // RFC 5040 §4.4: a zero-length Read's source STag is not looked at.
+    // RFC 5040 §5.2.1: a zero-length Read's source STag is not looked at.
+    // rule 5040-5.2.1-4, 5040-5.2.1-3
     if r.len > 0 {
         host.check_read(r.src_stag, r.src_to, r.len).map_err(|f| Fault::ReadSource(r.src_stag, f))?;
     }
+    // rule 5040-5.2-1, 5040-5.5-4
     host.push_inbound(InboundRead::Read {
         sink_stag: r.sink_stag,
         sink_to: r.sink_to,
@@ -61,25 +65,31 @@ fn read_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
 }
 
 fn atomic_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
+    // rule 7306-5.2.1-1
     if payload.len() != ATOMIC_REQUEST_LEN {
         return Err(Fault::MessageLength(Opcode::AtomicRequest));
     }
     let r = parse_atomic(payload)?;
     // RFC 7306 §5.1: the target is eight aligned bytes.
+    // rule 7306-5.1-2
     if r.to % 8 != 0 {
         return Err(Fault::AtomicAlignment);
     }
+    // rule 7306-5.3-2
     if !host.inbound_has_room() {
         // Refused before memory changes: an atomic that is not answered must not happen.
         return Err(Fault::IrdExceeded);
     }
+    // rule 7306-5.4-1, 7306-5.1-1, 7306-8.2-1
     let original = host.atomic(&r).map_err(|f| Fault::Atomic(r.stag, f))?;
     host.push_inbound(InboundRead::Atomic { id: r.id, original })
 }
 
 fn atomic_response<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
     let r = exact(AtomicResponse::parse(payload), payload, ATOMIC_RESPONSE_LEN, Opcode::AtomicResponse)?;
+    // rule 7306-5.2.2-2
     let place = host.atomic_response(r.id)?;
+    // rule 7306-5.1-3, 7306-5.4-2
     host.place_response(place, &r.original.to_ne_bytes())?;
     host.event(Event::ResponseDone { cookie: place.cookie, len: 8 });
     Ok(())

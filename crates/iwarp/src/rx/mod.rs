@@ -44,7 +44,7 @@ pub struct Receiver {
     piecemeal: bool,
     extensions: bool,
     rtr: Option<Rtr>,
-    /// Next MSN of each untagged queue; counts from 1. RFC 5041 §5.3.
+    /// Next MSN of each untagged queue; counts from 1. RFC 5041 §5.1.2.
     msn: [u32; 4],
     message: Option<untagged::Message>,
     placing: Option<Placing>,
@@ -80,6 +80,7 @@ impl Receiver {
             piecemeal: !n.crc && !n.rx_markers,
             extensions: n.extensions,
             rtr: if responder { n.rtr } else { None },
+            // rule 5041-5.1.2-1, 5041-6.1-1
             msn: [1; 4],
             message: None,
             placing: None,
@@ -91,12 +92,13 @@ impl Receiver {
         }
     }
 
-    /// FPDUs taken so far; a responder may send once this is not 0. RFC 5044 §7.1.1.
+    /// FPDUs taken so far; a responder may send once this is not 0. RFC 5044 §7.1.2.
     pub fn fpdus(&self) -> u64 {
         self.fpdus
     }
 
     /// Whether the stream stands between two messages (a FIN here cuts nothing off).
+    // rule 5044-7.2-3
     pub fn at_message_boundary(&self) -> bool {
         self.placing.is_none() && self.message.is_none() && !self.writing && !self.responding
     }
@@ -112,6 +114,7 @@ impl Receiver {
     /// # Errors
     /// The fault that ends the stream; later calls return it again.
     pub fn handle<H: Host>(&mut self, host: &mut H, buf: &mut [u8]) -> Result<(usize, Progress), Fault> {
+        // rule 5041-7.1-10, 5044-8-2, 5040-7.2-4
         if let Some(end) = self.ended {
             return end.map(|p| (0, p));
         }
@@ -160,6 +163,7 @@ impl Receiver {
                 self.deframer.verify(rest, total, |state, bytes| host.crc32c(state, bytes))?;
                 return Ok((used, Progress::NeedReceive));
             }
+            // rule 5041-3-1, 5044-3-1, 5044-3-3, 5044-5.2-1, 5044-5.2-2
             let range = self.deframer.take(rest, total, |state, bytes| host.crc32c(state, bytes))?;
             let ulpdu = rest.get(range).unwrap_or_default();
             let end = self.segment(host, ulpdu)?;
@@ -178,6 +182,7 @@ impl Receiver {
         let payload = ulpdu.get(header.len()..).unwrap_or_default();
         match header {
             Header::Tagged(t) => {
+                // rule 5041-5.1.1-2, 5040-5.1-1
                 let placing = self.open_tagged(host, &t, payload.len(), true)?;
                 placing.place(host, 0, payload)?;
                 self.close(host, &placing)?;
@@ -196,6 +201,7 @@ impl Receiver {
         self.quote = Quote::of(head, ulpdu_len);
         let header = ddp::parse(head)?;
         let head_len = header.len();
+        // rule 5044-9.1-1
         let Some(payload_len) = ulpdu_len.checked_sub(head_len) else {
             return Err(Fault::FpduLength(ulpdu_len as u32));
         };
@@ -224,7 +230,8 @@ impl Receiver {
         let len = payload_len as u32;
         match Opcode::from_wire(t.opcode) {
             Some(Opcode::Write) => {
-                // RFC 5040 §4.4: a zero-length Write's STag is not looked at.
+                // RFC 5040 §5.1: a zero-length Write's STag is not looked at.
+                // rule 5041-7.1-1, 5041-7.1-2, 5041-7.1-3, 5041-7.1-4, 5040-5.1-3
                 if len > 0 && !whole {
                     host.check_write(t.stag, t.to, len).map_err(|f| Fault::Write(t.stag, f))?;
                 }
@@ -236,6 +243,7 @@ impl Receiver {
                 let dest = if place.discard { Dest::Discard } else { Dest::Response(place) };
                 Ok(Placing::new(dest, payload_len, t.last, Opcode::ReadResponse).for_response(place))
             }
+            // rule 5040-4.2-1
             _ => Err(Fault::UnexpectedOpcode(t.opcode)),
         }
     }
@@ -248,6 +256,7 @@ impl Receiver {
             _ => {}
         }
         match done.opcode() {
+            // rule 5041-5.4-1
             Opcode::Write if done.last => host.event(Event::WriteDone { len: done.len() as u32 }),
             Opcode::ReadResponse if done.last => {
                 if let Some(place) = done.response() {

@@ -109,10 +109,12 @@ impl Placing {
 
     /// Copies payload bytes to `at` bytes behind the segment's target.
     pub(super) fn place<H: Host>(&self, host: &mut H, at: u32, bytes: &[u8]) -> Result<(), Fault> {
+        // rule 5040-5.1-2
         if bytes.is_empty() {
             return Ok(());
         }
         match self.dest {
+            // rule 5041-4.2-2
             Dest::Write { stag, to } => host
                 .place_write(stag, to.wrapping_add(u64::from(at)), bytes)
                 .map_err(|f| Fault::Write(stag, f)),

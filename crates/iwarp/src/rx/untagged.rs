@@ -25,14 +25,17 @@ pub(super) enum Opened {
 }
 
 impl Receiver {
-    /// Opcode, queue and sequence rules of an untagged segment. RFC 5041 §8.2, RFC 5040 §7.2.
+    /// Opcode, queue and sequence rules of an untagged segment. RFC 5041 §7.1, RFC 5040 §7.2.
     fn check_untagged(&self, u: &Untagged) -> Result<(Opcode, Queue), Fault> {
+        // rule 5041-7.1-5, 5040-3.1-1
         let queue = Queue::from_wire(u.qn)
             .filter(|q| self.extensions || *q != Queue::AtomicResponse)
             .ok_or(Fault::QueueNumber(u.qn))?;
+        // rule 5040-4.2-2, 5040-4.1-3, 7306-1.1-1, 7306-4.2-1
         let opcode = Opcode::from_wire(u.opcode)
             .filter(|o| o.queue() == Some(queue) && (self.extensions || !o.is_extension()))
             .ok_or(Fault::UnexpectedOpcode(u.opcode))?;
+        // rule 5041-7.1-7
         if u.msn != self.msn[queue as usize] {
             return Err(Fault::MsnRange);
         }
@@ -55,6 +58,7 @@ impl Receiver {
         if !queue0 || self.check_untagged(&u).is_err() || self.is_rtr_send(&u, payload_len) {
             return Ok(false);
         }
+        // rule 5041-7.1-6, 5041-5.1.2-3
         match host.take_receive() {
             Ok(Some(slot)) => {
                 self.reserve(slot, &u);
@@ -73,8 +77,9 @@ impl Receiver {
         self.message = Some(Message { slot, opcode, inv_stag: u.inv_stag, received: 0 });
     }
 
-    /// RFC 6581 §9: the zero-length Send that only says "ready to receive" uses no receive.
+    /// RFC 6581 §9.2: the zero-length Send that only says "ready to receive" uses no receive.
     fn is_rtr_send(&self, u: &Untagged, payload_len: usize) -> bool {
+        // rule 6581-9.2-5
         self.fpdus == 0
             && self.rtr == Some(Rtr::Send)
             && u.opcode == Opcode::Send as u8
@@ -104,16 +109,20 @@ impl Receiver {
             }
         }
         let Some(m) = &self.message else { return Err(Fault::MessageOffset) };
+        // rule 5041-7.1-8, 5041-5.2-5
         if u.mo != m.received {
             return Err(Fault::MessageOffset);
         }
+        // rule 5040-4.1-3, 5040-4.7-1
         if opcode != m.opcode || u.inv_stag != m.inv_stag {
             return Err(Fault::UnexpectedOpcode(u.opcode));
         }
         let end = u64::from(m.received) + payload_len as u64;
+        // rule 5041-7.1-9, 5040-5.3-1
         if end > m.slot.len || end > u64::from(u32::MAX) {
             return Err(Fault::MessageTooLong);
         }
+        // rule 5041-5.1.2-4, 5041-4.3-2
         let dest = Dest::Receive { cookie: m.slot.cookie, offset: m.received };
         Ok(Opened::Placing(Placing::new(dest, payload_len, u.last, opcode)))
     }
@@ -129,6 +138,7 @@ impl Receiver {
         if queue != Queue::Send {
             return self.control(host, u, opcode, payload);
         }
+        // rule 6581-9.2-7
         if self.is_rtr_send(u, payload.len()) {
             self.bump(Queue::Send);
             return Ok(false);
@@ -150,6 +160,7 @@ impl Receiver {
     fn finish_send<H: Host>(&mut self, host: &mut H, placing: &Placing) -> Result<(), Fault> {
         let Some(m) = &mut self.message else { return Ok(()) };
         m.received += placing.len() as u32;
+        // rule 5041-5.4-1, 5041-5.4-3
         if placing.last {
             let m = *m;
             self.deliver(host, &m)?;
@@ -160,12 +171,14 @@ impl Receiver {
     fn deliver<H: Host>(&mut self, host: &mut H, m: &Message) -> Result<(), Fault> {
         let invalidates = matches!(m.opcode, Opcode::SendInvalidate | Opcode::SendSeInvalidate);
         // RFC 5040 §5.3: the STag is invalid before the message is delivered.
+        // rule 5040-5.3-4
         if invalidates {
             host.invalidate(m.inv_stag)?;
         }
         self.message = None;
         self.bump(Queue::Send);
         host.event(Event::ReceiveDone {
+            // rule 5041-5.4-2
             cookie: m.slot.cookie,
             len: m.received,
             opcode: m.opcode,
@@ -188,6 +201,7 @@ impl Receiver {
         opcode: Opcode,
         payload: &[u8],
     ) -> Result<(), Fault> {
+        // rule 7306-6.2-1
         let value = <[u8; 8]>::try_from(payload).map_err(|_| Fault::MessageLength(opcode))?;
         if !u.last || u.mo != 0 {
             return Err(Fault::MessageLength(opcode));
@@ -203,14 +217,16 @@ impl Receiver {
             len: 0,
             opcode,
             invalidated: None,
+            // rule 7306-6.1-1, 7306-6.3-1
             immediate: Some(u64::from_be_bytes(value)),
         });
         Ok(())
     }
 
-    /// The message of this queue is complete; the next one has the next number. RFC 5041 §5.3.
+    /// The message of this queue is complete; the next one has the next number. RFC 5041 §5.1.2.
     pub(super) fn bump(&mut self, queue: Queue) {
         let slot = &mut self.msn[queue as usize];
+        // rule 5041-5.1.2-1, 7306-6.3-2, 7306-5.2.1-3
         *slot = slot.wrapping_add(1);
     }
 }

@@ -14,7 +14,7 @@ pub(super) const MAX_EXTRA: usize =
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::large_enum_variant, reason = "short-lived, passed by reference")]
 pub enum Message {
-    /// RFC 5040 §4.4 (Send and its variants).
+    /// RFC 5040 §5.3 (Send and its variants).
     Send {
         /// Payload length.
         len: u32,
@@ -97,6 +97,7 @@ impl Message {
     pub(super) fn plan(&self) -> Plan {
         match *self {
             Self::Send { len, invalidate, solicited } => {
+                // rule 5040-4.6-1, 5040-4.7-1, 5040-4.1-4
                 let opcode = match (invalidate, solicited) {
                     (None, false) => Opcode::Send,
                     (None, true) => Opcode::SendSe,
@@ -105,27 +106,34 @@ impl Message {
                 };
                 Plan::new(opcode, invalidate.unwrap_or_default(), 0, len)
             }
+            // rule 5040-4.3-1
             Self::Write { stag, to, len } => Plan::new(Opcode::Write, stag, to, len),
+            // rule 5040-4.5-1
             Self::ReadResponse { stag, to, len } => Plan::new(Opcode::ReadResponse, stag, to, len),
+            // rule 5040-4.4-2
             Self::ReadRequest(r) => {
                 let mut b = [0; READ_REQUEST_LEN];
                 r.write(&mut b);
                 Plan::with(Opcode::ReadRequest, &b)
             }
             Self::Immediate { value, solicited } => {
+                // rule 7306-6.2-1, 7306-6.3-1
                 let opcode = if solicited { Opcode::ImmediateSe } else { Opcode::Immediate };
                 Plan::with(opcode, &value.to_be_bytes())
             }
+            // rule 7306-5.2.1-1
             Self::Atomic(r) => {
                 let mut b = [0; ATOMIC_REQUEST_LEN];
                 write_atomic(&r, &mut b);
                 Plan::with(Opcode::AtomicRequest, &b)
             }
+            // rule 7306-5.2.2-1
             Self::AtomicResponse(r) => {
                 let mut b = [0; ATOMIC_RESPONSE_LEN];
                 r.write(&mut b);
                 Plan::with(Opcode::AtomicResponse, &b)
             }
+            // rule 5040-5.4-1
             Self::Terminate { ref body, len } => Plan::with(Opcode::Terminate, &body[..len.min(body.len())]),
         }
     }

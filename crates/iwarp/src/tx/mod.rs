@@ -37,8 +37,9 @@ impl Transmitter {
         tx
     }
 
-    /// The path's MSS changed: later segments obey the new limit. RFC 5044 §5.1.
+    /// The path's MSS changed: later segments obey the new limit. RFC 5044 §4.5.
     pub fn set_mulpdu(&mut self, mulpdu: usize) {
+        // rule 5044-4.5-3, 5044-3-2
         self.mulpdu = mulpdu.clamp(MIN_MULPDU, frame::MAX_ULPDU);
     }
 
@@ -49,15 +50,17 @@ impl Transmitter {
 
     /// Begin a message. Only when idle: a message under way would be lost, so it is kept and `false` returned.
     pub fn begin(&mut self, message: &Message) -> bool {
+        // rule 5041-5.2-4, 5041-5.3-1
         if self.current.is_some() {
             return false;
         }
         let plan = message.plan();
         let msn = match plan.queue {
             Some(q) => {
-                // MSN counts messages of its queue from 1 and wraps. RFC 5041 §5.3.
+                // MSN counts messages of its queue from 1 and wraps. RFC 5041 §5.1.2.
                 let slot = &mut self.msn[q as usize];
                 let msn = *slot;
+                // rule 5041-5.1.2-1, 7306-6.3-2, 7306-5.2.1-3
                 *slot = msn.wrapping_add(1);
                 msn
             }
@@ -75,18 +78,22 @@ impl Transmitter {
         // Every segment but the last carries a multiple of four bytes, so that only it is padded.
         let room = ((self.mulpdu - ddp - fixed) & !3) as u32;
         let left = cur.plan.len - cur.sent;
+        // rule 5041-5.2-1, 5044-4.5-4
         let take = left.min(room);
+        // rule 5041-4.1-2, 5041-5.2-2
         let last = take == left;
         let mut seg = Segment::new(take, cur.sent, last);
         match cur.plan.queue {
             Some(queue) => write_untagged(&mut seg, cur, queue, last),
             None => {
+                // rule 5041-4.2-2, 5041-5.1.1-1, 5040-4.5-1
                 let to = cur.plan.to.wrapping_add(u64::from(cur.sent));
                 let h = Tagged { last, opcode: cur.plan.opcode as u8, stag: cur.plan.stag, to };
                 seg.put(|b: &mut [u8; TAGGED_LEN]| h.write(b));
             }
         }
         seg.finish();
+        // rule 5041-5.2-3
         cur.sent += take;
         if last {
             self.current = None;
@@ -104,7 +111,9 @@ fn write_untagged(seg: &mut Segment, cur: &Current, queue: Queue, last: bool) {
         opcode: cur.plan.opcode as u8,
         inv_stag: cur.plan.stag,
         qn: queue as u32,
+        // rule 5041-5.1.2-2
         msn: cur.msn,
+        // rule 5041-4.3-2
         mo: cur.sent,
     };
     seg.put(|b: &mut [u8; UNTAGGED_LEN]| h.write(b));

@@ -56,7 +56,7 @@ impl Segment {
         usize::from(self.header_len) - 2 + self.payload_len as usize
     }
 
-    /// Zero bytes between payload and CRC. RFC 5044 §4.
+    /// Zero bytes between payload and CRC. RFC 5044 §4.1.
     pub fn pad_len(&self) -> usize {
         (4 - (2 + self.ulpdu_len()) % 4) % 4
     }
