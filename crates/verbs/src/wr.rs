@@ -77,7 +77,7 @@ pub struct FastRegister {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SendOp {
-    /// A message for the peer's next receive. RFC 5040 §5.2.
+    /// A message for the peer's next receive. RFC 5040 §5.3.
     Send,
     /// The same, and the peer's region or window with this key becomes invalid.
     SendInvalidate(u32),
@@ -88,7 +88,7 @@ pub enum SendOp {
         /// The peer's key.
         rkey: u32,
     },
-    /// Fetches the peer's memory into the payload's. RFC 5040 §5.4.
+    /// Fetches the peer's memory into the payload's. RFC 5040 §5.2.
     Read {
         /// Tagged offset at the peer.
         raddr: u64,

@@ -60,6 +60,7 @@ impl Dial {
     /// Over a socket that is connected already.
     pub(super) fn adopt(qp: Arc<QpInner>, fd: OwnedFd, params: ConnParams) -> Result<Attempt> {
         let initiator = prepare(&params)?;
+        // rule 5044-7.1.5-1
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| Error::os("convert a socket", e))?;
         let (_, peer) = tcp::addresses(&fd).map_err(|e| Error::os("convert a socket", e))?;
         Self::launch(qp, peer, params, initiator, fd)
@@ -109,6 +110,7 @@ impl Dial {
         let keep_alive = self.qp.device.config.path_timeout;
         tcp::prepare(fd, Some(keep_alive)).map_err(|e| Error::os("prepare a connection", e))?;
         let mut frame = [0; MAX_FRAME];
+        // rule 5044-7.1.2-1
         let len = self.initiator.request(&mut frame);
         if let Some(pcap) = &self.qp.device.pcap {
             pcap.startup(fd, true, &frame[..len]);
@@ -150,9 +152,11 @@ impl Dial {
             pcap.startup(fd, false, &bytes[..reply.consumed]);
         }
         let private_data = bytes[reply.private_data.clone()].to_vec();
+        // rule 5044-7.1.2-5
         if reply.rejected {
             return Err(Error::Rejected { peer: self.peer, private_data });
         }
+        // rule 5044-7.1.2-4
         let early = bytes[reply.consumed..].to_vec();
         inner.phase = Phase::Settling { negotiated: reply.negotiated, private_data, early };
         Ok(true)
@@ -220,6 +224,7 @@ fn prepare(params: &ConnParams) -> Result<Initiator> {
 
 /// Tells the peer why its Reply will not do, where RFC 6581 §8 has a code for that. Best effort.
 fn send_terminate(fd: &OwnedFd, error: StartupError) {
+    // rule 6581-8-1
     let Some(t) = error.terminate() else { return };
     let mut body = [0; iwarp::wire::terminate::MAX_LEN];
     let len = iwarp::wire::terminate::encode(t, None, 0, &mut body);
@@ -254,6 +259,7 @@ impl Source for Dial {
                 let result = self.settle(&mut inner);
                 self.finish(&mut inner, result);
             }
+            // rule 5044-7.1.2-7
             (Timer::Deadline, phase) => {
                 let what = if matches!(phase, Phase::Connecting) { "TCP connect" } else { "MPA Reply" };
                 let after = self.params.policy.connect_timeout;

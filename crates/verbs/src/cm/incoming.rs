@@ -75,6 +75,7 @@ impl Incoming {
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(None),
             Err(e) => return Err(Error::os("read the MPA Request", e)),
         }
+        // rule 5044-7.1.2-2
         let Some(request) = Request::parse(&inner.bytes).map_err(Error::Startup)? else { return Ok(None) };
         let Some(fd) = inner.fd.take() else { return Ok(None) };
         if let Some(token) = inner.token.take() {
@@ -116,6 +117,7 @@ impl Source for Incoming {
     fn timer(&self, _: Timer) {
         let mut inner = self.lock();
         if inner.fd.is_some() {
+            // rule 5044-7.1.2-7
             let after = self.policy.request_timeout;
             self.give_up(&mut inner, Error::Timeout { what: "MPA Request", after });
         }

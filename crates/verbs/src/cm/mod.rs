@@ -38,6 +38,7 @@ fn release(qp: &QpInner) {
 /// not know revision 2 answers with 1, or just closes.
 fn falls_back(params: &ConnParams, error: &Error) -> bool {
     let mpa = &params.policy.mpa;
+    // rule 6581-10-2
     mpa.fallback
         && mpa.revision == Revision::V2
         && matches!(error, Error::Startup(StartupError::Revision(1)) | Error::Closed(_))
@@ -86,6 +87,7 @@ fn attempt(qp: &QueuePair, peer: SocketAddr, params: ConnParams) -> Result<dial:
 pub fn convert(qp: &QueuePair, stream: TcpStream, role: Role, params: ConnParams) -> Result<Established> {
     let inner = qp.inner();
     match role {
+        // rule 5044-7.1.5-1, 5040-6.1-1
         Role::Initiator => {
             reserve(inner)?;
             let fd = tcp::adopt(stream);

@@ -44,6 +44,7 @@ impl ConnRequest {
 
     /// What the peer's application said.
     pub fn private_data(&self) -> &[u8] {
+        // rule 5044-7.1.4-1, 5044-7.1.1-8
         self.bytes.get(self.request.private_data.clone()).unwrap_or_default()
     }
 
@@ -68,7 +69,7 @@ impl ConnRequest {
     }
 
     /// Accepts: the queue pair is connected when this returns. It may post at once; what it posts goes
-    /// out after the initiator's first FPDU (RFC 5044 §7.1.1).
+    /// out after the initiator's first FPDU (RFC 5044 §7.1.2).
     ///
     /// # Errors
     /// [`Error::Startup`] where the peer asks for what `params.policy` refuses (it is rejected then),

@@ -232,6 +232,7 @@ impl MemoryTable {
         let refused = Fault::Invalidate(stag);
         {
             let region = self.enter(stag).map_err(|_| refused)?;
+            // rule 5040-5.3-5
             region.admit(Access::empty(), who).map_err(|_| refused)?;
             match region.kind {
                 Kind::Window2 | Kind::Fast => {}

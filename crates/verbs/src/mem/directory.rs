@@ -199,6 +199,7 @@ impl Directory {
     /// Makes a random free entry lead to the slot.
     fn place(&self, spare: &mut Spare, number: u32) -> Stag {
         loop {
+            // rule 5041-8.3-2, 5040-8.1.1-8
             let drawn = spare.draw();
             let index = (drawn & 0xff_ffff) as u32;
             let at = index as usize & ((1 << ENTRY_BITS) - 1);

@@ -182,8 +182,10 @@ impl Region {
     pub(super) fn locate(&self, to: u64, len: u64) -> Result<usize, TaggedFault> {
         // A range may end at 2^64 exactly.
         if len != 0 && to.checked_add(len - 1).is_none() {
+            // rule 5041-7.1-4
             return Err(TaggedFault::Wrap);
         }
+        // rule 5041-7.1-3, 5040-8.1.1-3, 5041-8.3-1
         let offset = to.checked_sub(self.iova).ok_or(TaggedFault::Bounds)?;
         match self.len.checked_sub(offset) {
             Some(room) if room >= len => Ok(offset as usize),
@@ -194,9 +196,11 @@ impl Region {
     /// May `who` do what `need` says? RFC 5040 §8.1, RFC 5041 §8.2.
     #[inline]
     pub(super) fn admit(&self, need: Access, who: Who) -> Result<(), TaggedFault> {
+        // rule 5041-7.1-2, 5041-8.2-1, 5040-8.1.1-1, 5040-8.1.1-9
         if self.pd != who.pd || self.qp.is_some_and(|qp| qp != who.qp_num) {
             return Err(TaggedFault::NotAssociated);
         }
+        // rule 5040-8.1.1-2, 5040-5.1-3
         if !self.access.contains(need) {
             return Err(TaggedFault::Access);
         }

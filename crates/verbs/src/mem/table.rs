@@ -117,6 +117,7 @@ impl MemoryTable {
     /// Makes a valid tag invalid and waits until nobody uses it. False: it was not valid.
     pub(super) fn withdraw(&self, stag: Stag) -> bool {
         let Some(slot) = self.directory.find(stag) else { return false };
+        // rule 5041-8.2-2, 5040-8.1.1-4
         let Ok(mut edit) = slot.cell.edit(stag.0, From::Valid) else { return false };
         let before = edit.take();
         drop(edit);
@@ -127,6 +128,7 @@ impl MemoryTable {
     pub(super) fn enter(&self, stag: Stag) -> Result<Entered<'_, Arc<Region>>, TaggedFault> {
         self.directory
             .find(stag)
+            // rule 5041-7.1-1, 5041-8.2-2, 5040-8.1.1-4
             .and_then(|slot: &Slot| slot.cell.enter(stag.0))
             .ok_or(TaggedFault::InvalidStag)
     }

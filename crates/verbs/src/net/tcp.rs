@@ -64,6 +64,7 @@ pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
 /// vanished while we wait for it is noticed.
 pub(crate) fn prepare(fd: impl AsFd, keep_alive: Option<std::time::Duration>) -> io::Result<()> {
     rustix::io::ioctl_fionbio(&fd, true)?;
+    // rule 5044-5.1-1
     sockopt::set_tcp_nodelay(&fd, true)?;
     if let Some(idle) = keep_alive {
         sockopt::set_socket_keepalive(&fd, true)?;

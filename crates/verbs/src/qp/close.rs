@@ -49,6 +49,7 @@ impl Cause {
     /// The Terminate to send.
     fn terminate(&self) -> Option<Terminate> {
         match self {
+            // rule 5040-5.4-3, 5044-8-3
             Self::Fault(f) | Self::ResponseFault(f) => Some(f.terminate()),
             Self::Request { .. } => Some(Fault::LocalResource.terminate()),
             _ => None,
@@ -91,9 +92,11 @@ impl Cause {
                 let terminate = self.terminate().unwrap_or_else(|| Fault::LocalResource.terminate());
                 AsyncEvent::QpAccessError { qp_num, terminate }
             }
+            // rule 5040-5.4-3
             Self::Terminated(m) => {
                 AsyncEvent::QpFatal { qp_num, terminate: m.map(|m| m.terminate), from_peer: true }
             }
+            // rule 5040-6.2.1-2, 5040-7.1-2
             _ => AsyncEvent::QpFatal { qp_num, terminate: self.terminate(), from_peer: false },
         }
     }
@@ -124,8 +127,10 @@ impl QpInner {
         self.count(&cause);
         let mut rx = self.lock_rx();
         let link = rx.link();
+        // rule 5040-6.2.1-1, 5041-6.2.2-1, 5041-3-2, 5040-7.1-1
         self.set_state(QpState::Error);
         let terminate = cause.terminate().map(|t| encode(t, &cause, &rx));
+        // rule 5040-5.4-2, 5040-7.2-4, 5044-8-2
         rx.discard = true;
         rx.paused = false;
         self.stop_sending(&cause, terminate);
@@ -142,6 +147,7 @@ impl QpInner {
         if let Some(link) = link {
             if cause.can_send() {
                 link.set_read(true);
+                // rule 5044-7.2-1, 5040-6.2-1, 5041-6.2.1-1
                 link.timer(self.device.config.linger, Timer::Deadline);
                 self.kick();
             } else {
@@ -180,6 +186,7 @@ impl QpInner {
         let mut n = 0;
         loop {
             let seq = shared.first_seq();
+            // rule 5040-5.5-3
             let Some(entry) = shared.abandon() else { break };
             let status = match *cause {
                 Cause::Request { seq: s, status, .. } if s == seq => status,

@@ -32,13 +32,16 @@ impl QpInner {
         let os = |e: std::io::Error| Error::os("take a connection over", e);
         let addresses = tcp::addresses(&c.fd).map_err(os)?;
         let mss = sys::tcp_health(c.fd.as_fd()).map_err(os)?.send_mss as usize;
+        // rule 5044-3-2
         let mulpdu = c.fpdu.mulpdu(mss, c.negotiated.tx_markers);
         let link = Link::new(c.fd, c.shard, c.negotiated, addresses, c.responder);
         let mut rx = self.lock_rx();
         let mut tx = self.lock_tx();
+        // rule 6581-9.1-5, 5040-5.2.1-1, 5040-5.2.1-2
         *self.lock_shared() = Shared::new(c.negotiated.ord, c.negotiated.ird);
         rx.connect(Arc::clone(&link), &c.early, || self.device.staging.take());
         tx.connect(Arc::clone(&link), mulpdu);
+        // rule 5044-4-1, 5041-6.1-1, 5040-6.1-1
         if !self.transition(QpState::Rtr, QpState::Rts) {
             rx.disconnect();
             tx.disconnect();

@@ -36,6 +36,7 @@ impl QpInner {
     pub(super) fn take_receive(&self, slots: &mut Slots) -> ReceiveSlot {
         // Messages are delivered in order: nothing overtakes those held.
         if slots.held.is_empty()
+            // rule 5041-5.1.2-3
             && let Some(wqe) = self.rq.take()
         {
             let len = wqe.len;
@@ -137,6 +138,7 @@ impl QpInner {
 
     fn is_over_cap(&self, rx: &Rx) -> bool {
         let config = &self.device.config;
+        // rule 5040-8.1.1-5
         let over = rx.slots.bytes >= config.held_per_qp
             || (rx.slots.bytes > 0 && self.device.held.load(Ordering::Relaxed) >= config.held_total);
         over && self.rq.is_empty()
@@ -161,9 +163,10 @@ impl QpInner {
         true
     }
 
-    /// Reading was stopped for too long. RFC 5041 §8.2: no buffer available.
+    /// Reading was stopped for too long. RFC 5041 §7.2: no buffer available.
     pub(super) fn receive_timed_out(&self) {
         if self.lock_rx().paused {
+            // rule 5041-7.1-6
             self.fail(Cause::Fault(Fault::NoReceive));
         }
     }

@@ -23,6 +23,7 @@ impl Host for RxHost<'_> {
 
     fn check_write(&mut self, stag: Stag, to: u64, len: u32) -> Result<(), TaggedFault> {
         let table = &self.qp.device.table;
+        // rule 5040-5.1-3, 5041-7.1-1, 5041-7.1-2, 5041-7.1-3, 5041-7.1-4
         table.check(stag, to, len.into(), Access::REMOTE_WRITE, self.qp.who()).map(drop)
     }
 
@@ -56,12 +57,15 @@ impl Host for RxHost<'_> {
 
     fn check_read(&mut self, stag: Stag, to: u64, len: u32) -> Result<(), TaggedFault> {
         let table = &self.qp.device.table;
+        // rule 5040-5.2.1-3
         table.check(stag, to, len.into(), Access::REMOTE_READ, self.qp.who()).map(drop)
     }
 
     fn atomic(&mut self, r: &AtomicRequest) -> Result<u64, TaggedFault> {
         let table = &self.qp.device.table;
+        // rule 7306-9-1, 7306-8.2-1
         let grant = table.check(r.stag, r.to, 8, Access::REMOTE_ATOMIC, self.qp.who())?;
+        // rule 7306-5.3-1, 7306-5.1-3
         grant.atomic_u64(0, |old| r.apply(old))
     }
 
@@ -75,6 +79,7 @@ impl Host for RxHost<'_> {
     }
 
     fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {
+        // rule 5040-5.3-5
         self.qp.device.table.invalidate_remote(stag, self.qp.who())
     }
 
@@ -119,6 +124,7 @@ pub(super) struct Received {
 impl Received {
     /// Whether it counts as solicited.
     pub(super) fn solicited(&self) -> bool {
+        // rule 5040-5.3-3, 7306-6.3-1
         matches!(self.opcode, Opcode::SendSe | Opcode::SendSeInvalidate | Opcode::ImmediateSe)
     }
 

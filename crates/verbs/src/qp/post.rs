@@ -49,6 +49,7 @@ impl QpInner {
                         limit: self.caps.max_sge.into(),
                     });
                 }
+                // rule 5040-3.2-1, 5040-7.1-1
                 let (segments, len) = resolve(&self.pd, sges, needs_response(&wr.op))?;
                 (Source::Memory(segments), len)
             }
@@ -115,6 +116,7 @@ impl QpInner {
             wr.op,
             SendOp::Immediate(_) | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. } | SendOp::Swap { .. }
         );
+        // rule 7306-1.1-1, 7306-8.1-1
         if extension && !flush && !tx.extensions() {
             return Err(Error::NotNegotiated);
         }
@@ -198,6 +200,7 @@ impl QpInner {
 fn check_shape(op: &SendOp, len: u32) -> Result<()> {
     match op {
         SendOp::FetchAdd { raddr, .. } | SendOp::CmpSwap { raddr, .. } | SendOp::Swap { raddr, .. }
+            // rule 7306-8.1-1
             if len != 8 || raddr % 8 != 0 =>
         {
             return Err(Error::Invalid(

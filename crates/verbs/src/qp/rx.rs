@@ -67,6 +67,7 @@ impl Rx {
             slots: held,
             ..Self::default()
         };
+        // rule 5044-7.1.2-4, 5044-7.1.5-1
         if !early.is_empty() {
             let mut buf = staging();
             let n = early.len().min(buf.len());
@@ -122,6 +123,7 @@ impl QpInner {
         let result = self.fetch(rx, link, &mut buf);
         add(&self.device.counters.rx_calls, 1);
         let step = match result {
+            // rule 5044-7.2-2, 5044-7.2-3
             Ok(Fetched { staged: 0, direct: 0, .. }) => Step::End(Cause::PeerClosed {
                 clean: rx.len == 0 && rx.receiver.as_ref().is_none_or(Receiver::at_message_boundary),
             }),
@@ -264,6 +266,7 @@ impl QpInner {
 
     /// Acts upon a round, without the receive lock.
     pub(super) fn after_receive(&self, out: Outcome) {
+        // rule 5044-7.1.2-3, 6581-9.2-4
         if out.first && self.lock_tx().open_gate() {
             self.device.report(AsyncEvent::CommunicationEstablished { qp_num: self.num });
             self.kick();

@@ -60,7 +60,7 @@ pub(crate) struct Tx {
     current: Option<Current>,
     batch: Batch,
     marks: VecDeque<Mark>,
-    /// A responder may not send before the initiator's first FPDU. RFC 5044 §7.1.1.
+    /// A responder may not send before the initiator's first FPDU. RFC 5044 §7.1.2.
     gated: bool,
     /// The other side's turn: own sends and the peer's Reads alternate.
     read_turn: bool,
@@ -174,6 +174,7 @@ impl QpInner {
             return;
         }
         let mut shared = self.lock_shared();
+        // rule 5040-5.5-6
         while let Some(m) = tx.marks.front().filter(|m| m.pos <= sent) {
             shared.finish(m.seq);
             tx.marks.pop_front();
@@ -184,6 +185,7 @@ impl QpInner {
     /// Reports what is complete at the head of the send queue.
     pub(super) fn retire(&self, shared: &mut Shared) {
         let mut n = 0;
+        // rule 5040-5.5-3, 5040-5.2.2-3, 7306-5.4-2
         while let Some(e) = shared.retire() {
             n += 1;
             if e.signaled {
@@ -219,8 +221,10 @@ impl QpInner {
     /// Begins the next message: Terminate first, then own sends and the peer's Reads in turn.
     fn next_message(&self, tx: &mut Tx) -> Result<bool, Cause> {
         if tx.finish {
+            // rule 5040-5.4-1, 5040-5.4-2
             return Ok(tx.terminate.take().is_some_and(|m| begin(tx, &m, Source::none(), None, false)));
         }
+        // rule 5044-7.1.2-3, 6581-9.2-4, 6581-9.2-8
         if tx.gated {
             return Ok(false);
         }
@@ -237,6 +241,7 @@ impl QpInner {
 
     /// Answers the oldest of the peer's Reads.
     fn next_response(&self, tx: &mut Tx) -> Result<bool, Cause> {
+        // rule 5040-5.2.2-1, 7306-5.2.2-3, 5040-5.5-4
         let Some(read) = self.lock_shared().irq.pop() else { return Ok(false) };
         add(&self.counters.reads_served, 1);
         match read {
@@ -249,6 +254,7 @@ impl QpInner {
                     Segments::None
                 } else {
                     // Checked when the request came; the region may have been withdrawn since.
+                    // rule 5040-5.2.1-3, 5040-8.1.1-4, 5040-8.1.1-7
                     let segment = self
                         .device
                         .table
@@ -273,6 +279,7 @@ impl QpInner {
             let local = super::local::is_local(&front.op);
             {
                 let mut shared = self.lock_shared();
+                // rule 5040-5.5-5, 7306-5.4-3, 5040-5.2.1-1
                 let fenced = front.flags.contains(SendFlags::FENCE) && !shared.orq.is_empty();
                 if fenced || (responds && shared.orq.is_full()) {
                     shared.sq_waits = true;
@@ -283,6 +290,7 @@ impl QpInner {
             if local && tx.batch.waiting() > 0 {
                 return Ok(false);
             }
+            // rule 5040-5.5-1, 5041-5.3-1
             let Some(wqe) = tx.sq.pop_front() else { return Ok(false) };
             if local {
                 self.run_local(&wqe)?;
@@ -388,6 +396,7 @@ impl QpInner {
     /// The initiator's first message in peer-to-peer mode. RFC 6581 §9.2.
     pub(super) fn queue_rtr(&self, tx: &mut Tx, rtr: Rtr) {
         // STag 1: some peers refuse 0 even where the length is 0.
+        // rule 6581-9.2-3, 6581-9.2-5, 6581-9.2-7
         let message = match rtr {
             Rtr::Write => Message::Write { stag: Stag(1), to: 0, len: 0 },
             Rtr::Send => Message::Send { len: 0, invalidate: None, solicited: false },

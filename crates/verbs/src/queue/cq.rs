@@ -271,6 +271,7 @@ impl CompletionQueue {
     }
 
     #[cold]
+    // rule 5040-8.1.1-6
     fn overflow(&self) {
         let wake = {
             let mut state = lock(&self.inner.state);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The rule in words of 128-bit arithmetic. RFC 5041 §8.2.
+/// The rule in words of 128-bit arithmetic. RFC 5041 §7.1.
 fn expected(iova: u64, size: u64, to: u64, len: u64) -> Result<u64, TaggedFault> {
     let (iova, to) = (u128::from(iova), u128::from(to));
     let (end, room) = (to + u128::from(len), iova + u128::from(size));
