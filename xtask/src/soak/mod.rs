@@ -1,6 +1,8 @@
 //! `cargo xtask soak`: what takes too long for every run of the tests. One file a soak.
 
 mod fuzz;
+mod long_tests;
+mod storm;
 
 use crate::stage::Stages;
 use anyhow::{Result, bail};
@@ -29,8 +31,11 @@ struct Soak {
     run: fn(&mut Stages, Duration) -> Result<()>,
 }
 
-const SOAKS: &[Soak] =
-    &[Soak { name: "fuzz", what: "each target of fuzz/ for the time given", run: fuzz::run }];
+const SOAKS: &[Soak] = &[
+    Soak { name: "fuzz", what: "each target of fuzz/ for the time given", run: fuzz::run },
+    Soak { name: "storm", what: "rnic perf in many forms, each for the time given", run: storm::run },
+    Soak { name: "long", what: "the tests marked #[ignore]", run: long_tests::run },
+];
 
 /// Runs the soaks asked for.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
