@@ -178,6 +178,7 @@ impl Dial {
             responder: false,
             early,
             fpdu: self.params.policy.fpdu,
+            stall_timeout: self.params.policy.stall_timeout,
         })?;
         Ok(Established { private_data, negotiated, local, peer })
     }

@@ -45,6 +45,9 @@ pub struct ConnPolicy {
     /// Pause of an initiator between a foreign peer's Reply and the first FPDU: Linux siw loses the
     /// wake-up for what comes in the moment after its Reply. Peers that know RFC 7306 get none.
     pub settle: Duration,
+    /// Gives a connection up when requests are under way and nothing moved either way for this long,
+    /// although the peer's TCP answers. `None`: a peer that is alive but silent is waited for.
+    pub stall_timeout: Option<Duration>,
 }
 
 impl Default for ConnPolicy {
@@ -55,6 +58,7 @@ impl Default for ConnPolicy {
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(5),
             settle: Duration::from_millis(5),
+            stall_timeout: None,
         }
     }
 }

@@ -94,6 +94,7 @@ impl ConnRequest {
                 responder: true,
                 early: self.bytes.split_off(self.request.consumed),
                 fpdu: params.policy.fpdu,
+                stall_timeout: params.policy.stall_timeout,
             })?;
             Ok(Established { private_data: self.private_data().to_vec(), negotiated, local, peer })
         });

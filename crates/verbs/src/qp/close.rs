@@ -37,6 +37,8 @@ pub(crate) enum Cause {
     Request { seq: u64, status: Status, vendor_err: u32 },
     /// Nothing was heard from the peer's TCP for too long.
     DeadPath,
+    /// The peer's TCP answers, the peer does not.
+    Stalled,
 }
 
 impl From<TaggedFault> for Cause {
@@ -66,6 +68,7 @@ impl Cause {
         match self {
             Self::Local | Self::PeerClosed { .. } | Self::Request { .. } => Status::WrFlush,
             Self::Broken(_) | Self::DeadPath => Status::RetryExceeded,
+            Self::Stalled => Status::ResponseTimeout,
             Self::SourceLost(_) => Status::LocalProtection,
             Self::Fault(Fault::ResponseMismatch | Fault::UnexpectedResponse) => Status::BadResponse,
             Self::Fault(Fault::LocalMemory) => Status::LocalProtection,
@@ -283,15 +286,25 @@ impl QpInner {
         let Some(link) = self.lock_rx().link() else { return };
         link.health_fired();
         let Ok(health) = sys::tcp_health(link.fd()) else { return };
-        if health.unacked == 0 && health.not_sent == 0 {
+        self.lock_tx().set_mss(&link, health.send_mss as usize);
+        let under_way = health.unacked > 0 || health.not_sent > 0;
+        let limit = self.device.config.path_timeout.as_millis() as u32;
+        if under_way && health.since_ack_ms.min(health.since_data_ms) >= limit {
+            self.fail(Cause::DeadPath);
             return;
         }
-        let limit = self.device.config.path_timeout.as_millis() as u32;
-        if health.since_ack_ms.min(health.since_data_ms) >= limit {
-            self.fail(Cause::DeadPath);
-        } else {
+        let waits = link.patience.stall_timeout.is_some() && !self.lock_shared().is_idle();
+        if waits && link.patience.stall_timeout.is_some_and(|t| link.idle_for(self.moved()) >= t) {
+            self.fail(Cause::Stalled);
+        } else if under_way || waits {
             self.arm_health(&link);
         }
+    }
+
+    /// Bytes moved either way.
+    fn moved(&self) -> u64 {
+        let counts = self.counters.snapshot();
+        counts.rx_bytes.wrapping_add(counts.tx_bytes)
     }
 
     pub(crate) fn cause(&self) -> Option<Cause> {

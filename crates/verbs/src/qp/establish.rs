@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use iwarp::mpa::startup::Negotiated;
 
-use super::link::Link;
+use super::link::{Link, Patience};
 use super::shared::Shared;
 use super::{QpInner, QpState, exit};
 use crate::cm::FpduPolicy;
@@ -24,6 +25,7 @@ pub(crate) struct Connection {
     /// Bytes that came behind the start-up frame.
     pub(crate) early: Vec<u8>,
     pub(crate) fpdu: FpduPolicy,
+    pub(crate) stall_timeout: Option<Duration>,
 }
 
 impl QpInner {
@@ -34,7 +36,8 @@ impl QpInner {
         let mss = sys::tcp_health(c.fd.as_fd()).map_err(os)?.send_mss as usize;
         // rule 5044-3-2
         let mulpdu = c.fpdu.mulpdu(mss, c.negotiated.tx_markers);
-        let link = Link::new(c.fd, c.shard, c.negotiated, addresses, c.responder);
+        let watch = Patience { fpdu: c.fpdu, stall_timeout: c.stall_timeout };
+        let link = Link::new(c.fd, c.shard, c.negotiated, addresses, c.responder, watch);
         let mut rx = self.lock_rx();
         let mut tx = self.lock_tx();
         // rule 6581-9.1-5, 5040-5.2.1-1, 5040-5.2.1-2

@@ -1,5 +1,7 @@
 //! What the core asks of the engine while it receives.
 
+use std::sync::atomic::Ordering;
+
 use iwarp::host::ResponsePlace;
 use iwarp::{AtomicRequest, Event, Fault, Host, InboundRead, Opcode, ReceiveSlot, Stag, TaggedFault};
 
@@ -75,7 +77,10 @@ impl Host for RxHost<'_> {
 
     fn push_inbound(&mut self, read: InboundRead) -> Result<(), Fault> {
         self.out.kick = true;
-        self.qp.lock_shared().irq.push(read)
+        let mut shared = self.qp.lock_shared();
+        shared.irq.push(read)?;
+        self.qp.reads_waiting.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn invalidate(&mut self, stag: Stag) -> Result<(), Fault> {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use iwarp::mpa::startup::Negotiated;
 
+use crate::cm::FpduPolicy;
 use crate::shard::{Interest, Shard, Source, Timer, Token};
 
 /// How long after its last poll a thread's lease on a socket lasts.
@@ -19,6 +20,13 @@ const ASLEEP: u64 = u64::MAX;
 const NAP: Duration = Duration::from_millis(1);
 /// After how many of them it stops.
 const NAPS: u32 = 20;
+
+/// Rules that are looked at again while the connection lasts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub(crate) fpdu: FpduPolicy,
+    pub(crate) stall_timeout: Option<Duration>,
+}
 
 /// The connection of a queue pair.
 pub(crate) struct Link {
@@ -32,6 +40,7 @@ pub(crate) struct Link {
     pub(crate) peer: SocketAddr,
     /// This end accepted.
     pub(crate) responder: bool,
+    pub(crate) patience: Patience,
     epoch: Instant,
     watch: Mutex<Watch>,
     leased: AtomicBool,
@@ -40,6 +49,8 @@ pub(crate) struct Link {
     /// The transmit side waits for room in the socket.
     pub(crate) write_blocked: AtomicBool,
     health_armed: AtomicBool,
+    /// Bytes moved either way when the health timer last looked, and since when they are that many.
+    moved: Mutex<(u64, Instant)>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +78,7 @@ impl Link {
         negotiated: Negotiated,
         (local, peer): (SocketAddr, SocketAddr),
         responder: bool,
+        patience: Patience,
     ) -> Arc<Self> {
         Arc::new(Self {
             fd,
@@ -78,12 +90,14 @@ impl Link {
             local,
             peer,
             responder,
+            patience,
             epoch: Instant::now(),
             watch: Mutex::new(Watch { read: true, ..Watch::default() }),
             leased: AtomicBool::new(false),
             last_poll: AtomicU64::new(0),
             write_blocked: AtomicBool::new(false),
             health_armed: AtomicBool::new(false),
+            moved: Mutex::new((0, Instant::now())),
         })
     }
 
@@ -209,6 +223,15 @@ impl Link {
     /// The health timer fired and is not running any more.
     pub(crate) fn health_fired(&self) {
         self.health_armed.store(false, Ordering::Relaxed);
+    }
+
+    /// For how long no byte moved, given how many have so far.
+    pub(crate) fn idle_for(&self, bytes: u64) -> Duration {
+        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        if moved.0 != bytes {
+            *moved = (bytes, Instant::now());
+        }
+        moved.1.elapsed()
     }
 
     /// Whether it belongs to this process and not to the one that forked it.

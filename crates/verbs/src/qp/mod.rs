@@ -66,6 +66,8 @@ pub(crate) struct QpInner {
     /// The transmit side has something to do; whoever holds `tx` looks again before it leaves.
     tx_wanted: AtomicBool,
     rx: Mutex<Rx>,
+    /// The peer's Reads wait in the shared part.
+    reads_waiting: AtomicBool,
     /// Messages are held aside for which no receive was posted.
     holds: AtomicBool,
     shared: Mutex<Shared>,

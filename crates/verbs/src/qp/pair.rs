@@ -139,6 +139,8 @@ pub enum End {
     SourceLost(iwarp::TaggedFault),
     /// The peer's TCP no longer answered.
     DeadPath,
+    /// The peer was silent for longer than [`crate::ConnPolicy::stall_timeout`].
+    Stalled,
     /// We terminated the stream, for this reason.
     Fault(iwarp::Fault),
     /// The peer terminated it; `None` where it did not say why.
@@ -192,6 +194,7 @@ impl QueuePair {
             tx: Mutex::new(Tx::default()),
             tx_wanted: AtomicBool::new(false),
             rx: Mutex::new(Rx::default()),
+            reads_waiting: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             shared: Mutex::new(Shared::new(0, 0)),
             cause: Mutex::new(None),
@@ -317,6 +320,7 @@ impl QueuePair {
             Cause::Broken(errno) => End::Broken(errno),
             Cause::SourceLost(fault) => End::SourceLost(fault),
             Cause::DeadPath => End::DeadPath,
+            Cause::Stalled => End::Stalled,
             Cause::Fault(f) | Cause::ResponseFault(f) => End::Fault(f),
             Cause::Request { .. } => End::Fault(iwarp::Fault::LocalResource),
             Cause::Terminated(m) => End::Terminated(m.map(|m| m.terminate)),

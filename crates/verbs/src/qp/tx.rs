@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use iwarp::mpa::frame::{self, CRC_LEN};
 use iwarp::mpa::marker::MarkerTx;
@@ -102,6 +103,13 @@ impl Tx {
     /// Whether the peer proved that it knows RFC 7306.
     pub(super) fn extensions(&self) -> bool {
         self.link.as_ref().is_some_and(|l| l.negotiated.extensions)
+    }
+
+    /// The path's MSS may have changed. RFC 5044 §4.5.
+    pub(super) fn set_mss(&mut self, link: &Link, mss: usize) {
+        if let Some(t) = &mut self.transmitter {
+            t.set_mulpdu(link.patience.fpdu.mulpdu(mss, link.negotiated.tx_markers));
+        }
     }
 
     /// The initiator spoke: a responder may send.
@@ -242,7 +250,16 @@ impl QpInner {
     /// Answers the oldest of the peer's Reads.
     fn next_response(&self, tx: &mut Tx) -> Result<bool, Cause> {
         // rule 5040-5.2.2-1, 7306-5.2.2-3, 5040-5.5-4
-        let Some(read) = self.lock_shared().irq.pop() else { return Ok(false) };
+        if !self.reads_waiting.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let read = {
+            let mut shared = self.lock_shared();
+            let read = shared.irq.pop();
+            self.reads_waiting.store(!shared.irq.is_empty(), Ordering::Release);
+            read
+        };
+        let Some(read) = read else { return Ok(false) };
         add(&self.counters.reads_served, 1);
         match read {
             InboundRead::Atomic { id, original } => {
@@ -412,7 +429,7 @@ impl QpInner {
                     done: false,
                 });
                 shared.orq.push(Outstanding { cookie: seq, sink_stag: Stag(0), ..Outstanding::default() });
-                self.outstanding.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+                self.outstanding.fetch_add(1, Ordering::AcqRel);
                 Message::ReadRequest(ReadRequest {
                     sink_stag: Stag(0),
                     sink_to: 0,
