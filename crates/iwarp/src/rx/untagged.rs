@@ -17,6 +17,12 @@ pub(super) struct Message {
     received: u32,
 }
 
+impl Message {
+    fn invalidates(&self) -> bool {
+        matches!(self.opcode, Opcode::SendInvalidate | Opcode::SendSeInvalidate)
+    }
+}
+
 /// How a segment of queue 0 begins.
 pub(super) enum Opened {
     Placing(Placing),
@@ -113,8 +119,8 @@ impl Receiver {
         if u.mo != m.received {
             return Err(Fault::MessageOffset);
         }
-        // rule 5040-4.1-3, 5040-4.7-1
-        if opcode != m.opcode || u.inv_stag != m.inv_stag {
+        // rule 5040-4.1-3, 5040-4.1-4, 5040-4.7-1: the field is not looked at where it means nothing.
+        if opcode != m.opcode || m.invalidates() && u.inv_stag != m.inv_stag {
             return Err(Fault::UnexpectedOpcode(u.opcode));
         }
         let end = u64::from(m.received) + payload_len as u64;
@@ -169,7 +175,7 @@ impl Receiver {
     }
 
     fn deliver<H: Host>(&mut self, host: &mut H, m: &Message) -> Result<(), Fault> {
-        let invalidates = matches!(m.opcode, Opcode::SendInvalidate | Opcode::SendSeInvalidate);
+        let invalidates = m.invalidates();
         // RFC 5040 §5.3: the STag is invalid before the message is delivered.
         // rule 5040-5.3-4
         if invalidates {
