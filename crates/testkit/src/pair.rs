@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use iwarp::Fault;
 use iwarp::mpa::startup::{Negotiated, Revision, Rtr};
-use iwarp::types::Stag;
 
 use crate::host::ArrayHost;
 use crate::pipe::{Chunking, Pipe};
@@ -229,6 +228,3 @@ impl Pair {
         true
     }
 }
-
-/// An STag for tests that do not care which.
-pub const ANY: Stag = Stag(0x1234_5601);

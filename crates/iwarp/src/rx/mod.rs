@@ -291,3 +291,6 @@ enum Begun {
     NotYet,
     NeedReceive,
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,3 +61,20 @@ fn each_untagged_queue_counts_its_messages_from_one() {
     }
     assert_eq!(msns, [(0, 1, 0, 6), (0, 1, 80, 6), (0, 2, 0, 8), (2, 1, 0, 7), (0, 3, 0, 6), (0, 3, 80, 6)]);
 }
+
+#[test]
+fn sequence_numbers_wrap_to_zero() {
+    // rule 5041-5.1.2-1
+    let mut tx = Transmitter::new(100);
+    tx.msn = [u32::MAX; 4];
+    let send = Message::Send { len: 0, invalidate: None, solicited: false };
+    let msns: std::vec::Vec<u32> = (0..3)
+        .map(|_| {
+            assert!(tx.begin(&send));
+            let segment = tx.next_segment().expect("a segment");
+            let Ok(Header::Untagged(u)) = parse(&segment.header()[2..]) else { panic!("untagged") };
+            u.msn
+        })
+        .collect();
+    assert_eq!(msns, [u32::MAX, 0, 1]);
+}
