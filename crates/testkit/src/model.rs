@@ -131,7 +131,7 @@ impl Model {
         let (stag, base, from) =
             if of_target { (TARGET, TARGET_BASE, &self.target) } else { (SOURCE, SOURCE_BASE, &self.source) };
         self.sink[to..to + len].copy_from_slice(&from[at..at + len]);
-        let sink = (SINK, SINK_BASE + to as u64);
+        let sink = (SINK, SINK_BASE.wrapping_add(to as u64));
         (Work::read(sink, len as u32, (stag, base + at as u64)), of_target)
     }
 
