@@ -192,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    // rule 5040-5.2.1-1
     fn ord_limits_what_is_under_way() {
+        // rule 5040-5.2.1-1
         let mut q = OutstandingReads::new([Outstanding::default(); 4], 2);
         assert!(q.push(read(1, 8)) && q.push(read(2, 8)) && !q.push(read(3, 8)));
         assert_eq!(q.pop().map(|r| r.cookie), Some(1));
@@ -202,8 +202,8 @@ mod tests {
     }
 
     #[test]
-    // rule 5040-5.2.2-2
     fn responses_must_match_the_oldest_request_exactly() {
+        // rule 5040-5.2.2-2
         let fresh = || {
             let mut q = OutstandingReads::new([Outstanding::default(); 2], 2);
             q.push(read(1, 100));
@@ -233,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    // rule 5040-5.2.2-2, 7306-5.2.2-2
     fn nobody_asked() {
+        // rule 5040-5.2.2-2, 7306-5.2.2-2
         let mut q = OutstandingReads::new([Outstanding::default(); 2], 2);
         assert_eq!(q.on_response(Stag(7), 0, 0, true), Err(Fault::UnexpectedResponse));
         assert_eq!(q.on_atomic(1), Err(Fault::UnexpectedResponse));
@@ -252,8 +252,8 @@ mod tests {
     }
 
     #[test]
-    // rule 5040-5.2.1-2, 7306-5.2.1-3
     fn ird_is_enforced() {
+        // rule 5040-5.2.1-2, 7306-5.2.1-3
         let mut q = InboundReads::new([None; 4], 1);
         let r = InboundRead::Atomic { id: 1, original: 2 };
         assert_eq!(q.push(r), Ok(()));

@@ -220,8 +220,8 @@ mod tests {
     }
 
     #[test]
-    // rule 7306-5.1.1-1
     fn fetch_add_mask_stops_carries_at_field_ends() {
+        // rule 7306-5.1.1-1
         // Two 32-bit fields: bit 31 ends the lower one.
         let r = req(AtomicOp::FetchAdd, 0x0000_0001_0000_0001, 1 << 31 | 1 << 63, 0, 0);
         assert_eq!(r.apply(0x0000_0005_ffff_ffff), 0x0000_0006_0000_0000);
@@ -229,8 +229,8 @@ mod tests {
     }
 
     #[test]
-    // rule 7306-5.1.2-1, 7306-5.1.3-1
     fn swaps_touch_masked_bits_only() {
+        // rule 7306-5.1.2-1, 7306-5.1.3-1
         assert_eq!(req(AtomicOp::Swap, !0, 0xff, 0, 0).apply(0x1200), 0x12ff);
         assert_eq!(req(AtomicOp::CmpSwap, 7, !0, 5, !0).apply(5), 7);
         assert_eq!(req(AtomicOp::CmpSwap, 7, !0, 5, !0).apply(6), 6);

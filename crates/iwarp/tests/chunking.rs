@@ -89,6 +89,7 @@ fn one_of_each(crc: bool, markers: bool) -> Vec<u8> {
 
 #[test]
 fn every_cut_of_one_message_of_each_opcode() {
+    // rule 5044-5.2-2, 5041-3-1, 7306-5.4-1
     for (crc, markers) in framings() {
         let scene = Scene { crc, markers, bytes: one_of_each(crc, markers), prepare };
         let whole = scene.same_at_every_cut();

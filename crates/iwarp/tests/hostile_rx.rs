@@ -211,7 +211,7 @@ fn a_refused_invalidate_delivers_nothing() {
 
 #[test]
 fn messages_of_one_queue_do_not_interleave_but_other_kinds_may() {
-    // rule 5041-5.1.2-2, 5041-5.3-2
+    // rule 5040-4.1-3, 5041-5.1.2-2, 5041-5.3-2
     let first = craft::untagged(Control::more(3), 0, SEND, b"one ");
     let rest = craft::untagged(Control::last(3), 0, Place { mo: 4, ..SEND }, b"two");
     let post = |h: &mut ArrayHost| {
@@ -422,6 +422,7 @@ fn what_the_padding_holds_means_nothing() {
 
 #[test]
 fn the_crc_field_is_ignored_where_crcs_are_off() {
+    // rule 5044-4.4-5
     let mut f = feeder(|_| {});
     let mut bytes = stream(false, false, &[craft::write(OPEN, OPEN_BASE, b"word")]);
     let n = bytes.len();
@@ -433,7 +434,7 @@ fn the_crc_field_is_ignored_where_crcs_are_off() {
 /// Every single bit of a stream, flipped: with CRC nothing of the damaged FPDU or behind it is placed.
 #[test]
 fn single_bit_flips_everywhere() {
-    // rule 5044-4.4-5
+    // rule 5044-4.4-3, 5044-4.4-7
     for markers in [false, true] {
         let n = feeder::agreed(true, markers);
         let mut c = Craft::new(true, markers);
@@ -481,7 +482,7 @@ fn single_bit_flips_everywhere() {
 
 #[test]
 fn damage_is_found_before_a_receive_is_waited_for() {
-    // rule 5044-4.4-5
+    // rule 5044-4.4-3
     let n = feeder::agreed(true, false);
     let mut bytes = stream(true, false, &[craft::send(1, b"damaged")]);
     bytes[22] ^= 1;

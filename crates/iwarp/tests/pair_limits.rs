@@ -115,7 +115,7 @@ fn a_small_pipe_and_a_slow_reader_lose_nothing() {
 
 #[test]
 fn the_responder_is_silent_until_the_initiator_has_spoken() {
-    // rule 5044-7.1-1, 6581-9.2-8
+    // rule 5044-7.1.2-3, 6581-9.2-8
     let mut pair = connected(&Config::default());
     pair.host(true).post_receive(5);
     pair.responder.post(Work::send(b"early".to_vec()));
@@ -128,7 +128,7 @@ fn the_responder_is_silent_until_the_initiator_has_spoken() {
 
 #[test]
 fn each_ready_to_receive_frame_opens_the_responders_direction() {
-    // rule 6581-9.2-3, 6581-9.2-5, 6581-9.2-6, 6581-9.2-7
+    // rule 6581-9.2-4, 6581-9.2-3, 6581-9.2-5, 6581-9.2-6, 6581-9.2-7
     for rtr in [Rtr::Write, Rtr::Read, Rtr::Send] {
         for crc in [false, true] {
             let mut pair = connected(&Config { rtr: Some(rtr), crc, ..Config::default() });

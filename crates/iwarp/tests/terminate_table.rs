@@ -233,7 +233,7 @@ fn ddp() -> Vec<Row> {
 }
 
 // rule 5040-4.2-1, 5040-4.2-2, 5040-4.4-2, 5040-5.2.1-2, 5040-5.2.2-2, 5040-5.3-5, 5040-7.2-2, 5040-7.2-3
-// rule 7306-5.2.1-2, 7306-5.2.2-2, 7306-6.2-1
+// rule 7306-5.2.1-2, 7306-5.2.2-2, 7306-6.2-1, 7306-5.1-2
 fn rdmap() -> Vec<Row> {
     let mut rows = Vec::new();
     for opcode in [1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15] {
@@ -358,6 +358,7 @@ fn run(row: &Row, n: &Negotiated, chunk: usize, direct: bool) -> (Outcome, u64) 
     for piece in bytes.chunks(chunk) {
         let _ = f.feed(piece);
     }
+    // rule 5044-8-2, 5041-3-2
     assert_eq!(f.feed(&[0; 100]), f.outcome().result, "a fault stays");
     (f.outcome(), f.host.placed())
 }

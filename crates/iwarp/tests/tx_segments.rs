@@ -177,7 +177,7 @@ fn the_longest_message_is_cut_to_its_last_byte() {
 
 #[test]
 fn a_new_limit_holds_from_the_next_segment_on() {
-    // rule 5044-3-2
+    // rule 5044-4.5-3, 5044-3-4, 5044-3-2
     let mut tx = Transmitter::new(1000);
     assert!(tx.begin(&Message::Write { stag: Stag(1), to: 0, len: 2000 }));
     let first = tx.next_segment().unwrap();

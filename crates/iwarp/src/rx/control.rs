@@ -50,7 +50,7 @@ impl Receiver {
 fn read_request<H: Host>(host: &mut H, payload: &[u8]) -> Result<(), Fault> {
     let r = exact(ReadRequest::parse(payload), payload, READ_REQUEST_LEN, Opcode::ReadRequest)?;
     // RFC 5040 §5.2.1: a zero-length Read's source STag is not looked at.
-    // rule 5040-5.2.1-4, 5040-5.2.1-3
+    // rule 5040-5.2.1-4, 5040-5.2.1-3, 6581-9.2-6
     if r.len > 0 {
         host.check_read(r.src_stag, r.src_to, r.len).map_err(|f| Fault::ReadSource(r.src_stag, f))?;
     }

@@ -166,6 +166,7 @@ impl Receiver {
             // rule 5041-3-1, 5044-3-1, 5044-3-3, 5044-5.2-1, 5044-5.2-2
             let range = self.deframer.take(rest, total, |state, bytes| host.crc32c(state, bytes))?;
             let ulpdu = rest.get(range).unwrap_or_default();
+            // rule 5041-5.3-2, 5040-5.5-2, 7306-6.4-1
             let end = self.segment(host, ulpdu)?;
             used += total;
             self.fpdus += 1;

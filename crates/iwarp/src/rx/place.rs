@@ -109,7 +109,7 @@ impl Placing {
 
     /// Copies payload bytes to `at` bytes behind the segment's target.
     pub(super) fn place<H: Host>(&self, host: &mut H, at: u32, bytes: &[u8]) -> Result<(), Fault> {
-        // rule 5040-5.1-2
+        // rule 5040-5.1-2, 6581-9.2-6
         if bytes.is_empty() {
             return Ok(());
         }

@@ -109,6 +109,7 @@ impl Receiver {
             if u.mo != 0 {
                 return Err(Fault::MessageOffset);
             }
+            // rule 5040-5.3-2, 5041-5.1.2-3
             match host.take_receive()? {
                 Some(slot) => self.reserve(slot, u),
                 None => return Ok(Opened::NeedReceive),

@@ -39,7 +39,7 @@ impl Transmitter {
 
     /// The path's MSS changed: later segments obey the new limit. RFC 5044 §4.5.
     pub fn set_mulpdu(&mut self, mulpdu: usize) {
-        // rule 5044-4.5-3, 5044-3-2
+        // rule 5044-4.5-3, 5044-3-2, 5044-3-4
         self.mulpdu = mulpdu.clamp(MIN_MULPDU, frame::MAX_ULPDU);
     }
 

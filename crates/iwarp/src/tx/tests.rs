@@ -12,8 +12,8 @@ fn segments(mulpdu: usize, message: Message) -> std::vec::Vec<Segment> {
 }
 
 #[test]
-// rule 5041-5.2-1, 5041-5.2-3, 5041-4.2-2, 5041-5.1.1-1, 5044-4.5-4, 5041-4.1-2
 fn a_write_is_cut_at_the_mulpdu_with_ascending_offsets() {
+    // rule 5041-5.2-1, 5041-5.2-3, 5041-4.2-2, 5041-5.1.1-1, 5044-4.5-4, 5041-4.1-2
     let segs = segments(114, Message::Write { stag: Stag(5), to: 1000, len: 250 });
     let shape: std::vec::Vec<_> = segs.iter().map(|s| (s.payload_offset, s.payload_len, s.last)).collect();
     assert_eq!(shape, [(0, 100, false), (100, 100, false), (200, 50, true)]);
@@ -25,8 +25,8 @@ fn a_write_is_cut_at_the_mulpdu_with_ascending_offsets() {
 }
 
 #[test]
-// rule 5041-5.2-1
 fn only_the_last_segment_needs_padding() {
+    // rule 5041-5.2-1
     for mulpdu in 100..120 {
         let segs = segments(mulpdu, Message::Send { len: 333, invalidate: None, solicited: false });
         for s in segs {
@@ -38,16 +38,16 @@ fn only_the_last_segment_needs_padding() {
 }
 
 #[test]
-// rule 5041-5.2-2
 fn zero_length_messages_are_one_segment() {
+    // rule 5041-5.2-2
     let segs = segments(1000, Message::Write { stag: Stag(1), to: 0, len: 0 });
     assert_eq!(segs.len(), 1);
     assert!(segs[0].last && segs[0].payload_len == 0);
 }
 
 #[test]
-// rule 5041-5.1.2-1, 5041-4.3-2, 5041-5.1.2-2, 7306-6.3-2, 5040-5.4-1, 5041-5.2-4
 fn each_untagged_queue_counts_its_messages_from_one() {
+    // rule 5041-5.1.2-1, 5041-4.3-2, 5041-5.1.2-2, 7306-6.3-2, 5040-5.4-1, 5041-5.2-4
     let mut tx = Transmitter::new(100);
     let mut msns = std::vec::Vec::new();
     let send = Message::Send { len: 100, invalidate: Some(Stag(9)), solicited: true };

@@ -108,6 +108,7 @@ impl Tx {
     /// The path's MSS may have changed. RFC 5044 §4.5.
     pub(super) fn set_mss(&mut self, link: &Link, mss: usize) {
         if let Some(t) = &mut self.transmitter {
+            // rule 5044-4.5-3, 5044-3-2
             t.set_mulpdu(link.patience.fpdu.mulpdu(mss, link.negotiated.tx_markers));
         }
     }

@@ -40,6 +40,7 @@ pub enum CrcPolicy {
 impl CrcPolicy {
     /// Whether our frame has the C flag.
     pub(super) fn asks(self) -> bool {
+        // rule 5044-4.4-6
         matches!(self, Self::On | Self::Required)
     }
 
