@@ -150,7 +150,7 @@ fn sends_of_every_kind_and_length() {
 
 #[test]
 fn atomics_and_immediates() {
-    // rule 7306-5.1-1, 7306-5.4-1, 7306-5.4-2, 7306-6.4-1, 7306-5.2.2-3
+    // rule 7306-5.1-3, 7306-5.1-1, 7306-5.4-1, 7306-5.4-2, 7306-6.4-1, 7306-5.2.2-3
     for config in wires() {
         for side in [true, false] {
             let what = format!("{config:?}, initiator {side}");

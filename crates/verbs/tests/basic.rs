@@ -32,6 +32,7 @@ const SIZES: [usize; 9] = [0, 1, 7, 64, 1000, 4097, 65_536, 100_001, 3_000_000];
 
 #[test]
 fn sends_of_all_sizes_arrive_in_order() {
+    // rule 5040-3.2-1, 5040-5.3-1, 5040-5.5-3
     for (name, policy) in policies() {
         let (a, b) = pair_with(&policy, |i| i);
         for (n, len) in SIZES.into_iter().enumerate() {
@@ -56,6 +57,7 @@ fn sends_of_all_sizes_arrive_in_order() {
 
 #[test]
 fn writes_and_reads_of_all_sizes_move_the_bytes() {
+    // rule 5040-3.2-1, 5040-5.2.2-3
     for (name, policy) in policies() {
         let (a, b) = pair_with(&policy, |i| i);
         for (n, len) in SIZES.into_iter().enumerate() {
@@ -80,6 +82,7 @@ fn writes_and_reads_of_all_sizes_move_the_bytes() {
 
 #[test]
 fn atomics_and_immediate_data_between_peers_that_know_rfc_7306() {
+    // rule 7306-5.4-2, 7306-6.1-1
     let (a, b) = pair();
     let (word, old) = (b.mr(8), a.mr(8));
     word.store_u64(0, 40).unwrap();
@@ -107,6 +110,7 @@ fn atomics_and_immediate_data_between_peers_that_know_rfc_7306() {
 
 #[test]
 fn one_sided_operations_progress_while_the_target_does_nothing() {
+    // rule 5040-5.1-1, 5040-5.2-1
     let (a, b) = pair();
     let (src, dst) = (a.mr(100_000), b.mr(100_000));
     src.write_at(0, &pattern(100_000, 5)).unwrap();

@@ -46,6 +46,7 @@ fn readable(fd: impl AsFd) -> bool {
 
 #[test]
 fn completions_come_out_as_they_went_in() {
+    // rule 5040-5.5-3
     let queue = queue(10);
     assert!(poll(&queue).is_empty());
     let full = Completion {
@@ -73,6 +74,7 @@ fn completions_come_out_as_they_went_in() {
 
 #[test]
 fn a_queue_overflows_by_name_after_what_it_held() {
+    // rule 5040-8.1.1-6
     let (queue, channel) = with_channel(2);
     let fired = Arc::new(AtomicUsize::new(0));
     let (count, again) = (fired.clone(), queue.clone());
@@ -180,6 +182,7 @@ fn arming_next_fires_once_for_the_next_completion() {
 
 #[test]
 fn arming_solicited_fires_for_solicited_and_failed_completions() {
+    // rule 5040-5.3-3
     let (queue, channel) = with_channel(16);
     queue.arm(Arm::Solicited).unwrap();
     queue.push(done(0), false);

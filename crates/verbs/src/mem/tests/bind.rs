@@ -136,6 +136,7 @@ fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
 
 #[test]
 fn peers_invalidate_what_they_may_and_nothing_else() {
+    // rule 5040-5.3-5, 5040-8.1.1-4
     let table = table();
     let plain = region(&table, 64, ALL - Access::REMOTE_INVALIDATE);
     let open = region(&table, 64, ALL);

@@ -31,6 +31,7 @@ fn attempt(table: &MemoryTable, region: &MemoryRegion, operation: &str) -> Resul
 
 #[test]
 fn every_right_allows_exactly_its_own_operation() {
+    // rule 5040-8.1.1-2, 7306-9-1
     let table = table();
     let mut registered = 0;
     for bits in 0..64 {
@@ -71,6 +72,7 @@ fn unknown_rights_are_refused() {
 
 #[test]
 fn faults_are_looked_for_in_a_fixed_order() {
+    // rule 5040-8.1.1-1, 5041-8.2-1, 5041-7.1-2, 5041-7.1-4
     let table = table();
     let region = region_at(&table, 16, Access::empty(), Some(u64::MAX - 15));
     let (stag, wrong) = (region.stag(), Stag(region.rkey() ^ 1));
@@ -88,6 +90,7 @@ fn faults_are_looked_for_in_a_fixed_order() {
 
 #[test]
 fn bytes_next_to_a_range_stay_as_they_are() {
+    // rule 5040-8.1.1-3, 5041-8.3-1, 5041-7.1-3
     let table = table();
     let region = region(&table, 64, ALL);
     region.fill(0, 64, 0xee).unwrap();

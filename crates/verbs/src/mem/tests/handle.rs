@@ -95,6 +95,7 @@ fn one_buffer_under_two_registrations_is_one_memory() {
 
 #[test]
 fn a_dropped_region_is_deregistered() {
+    // rule 5041-8.2-2
     let table = table();
     let region = region(&table, 8, ALL);
     let (stag, addr) = (region.stag(), region.addr());

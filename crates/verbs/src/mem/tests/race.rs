@@ -11,6 +11,7 @@ use crate::mem::rundown::{From, NotBegun, Rundown};
 /// After `deregister` has returned, no placement that began before it is still writing.
 #[test]
 fn nothing_is_placed_after_deregister_returns() {
+    // rule 5041-8.2-2, 5040-8.1.1-4
     const ROUNDS: usize = 400;
     let table = table();
     let buffer = Arc::new(Buffer::zeroed(8192).unwrap());
@@ -98,6 +99,7 @@ fn memory_lives_as_long_as_anything_refers_to_it() {
 /// Atomics by peers and by the application add up.
 #[test]
 fn atomics_from_many_threads_add_up() {
+    // rule 7306-5.3-1
     let table = table();
     let region = region(&table, 8, ALL);
     thread::scope(|s| {

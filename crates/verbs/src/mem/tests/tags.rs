@@ -14,6 +14,7 @@ const PURPOSE: Purpose = Purpose { kind: Kind::Region, pd: PD, max_len: 0 };
 
 #[test]
 fn a_stale_tag_never_meets_a_later_registration() {
+    // rule 5040-8.1.1-8, 5041-8.2-2, 5041-7.1-1
     let table = table();
     let keep = region(&table, 8, ALL);
     let mut dead = HashSet::new();
@@ -51,6 +52,7 @@ fn a_reused_index_goes_through_all_keys() {
 
 #[test]
 fn indices_are_spread_over_all_24_bits_and_never_zero() {
+    // rule 5041-8.3-2, 5040-8.1.1-8
     let directory = Directory::new(4000);
     let tags: Vec<u32> = (0..4000).map(|_| directory.allocate(PURPOSE).unwrap().1.0).collect();
     assert!(tags.iter().all(|t| t >> 8 != 0));
