@@ -347,6 +347,26 @@ impl<'a> Grant<'a> {
         Ok(())
     }
 
+    /// Appends all of the memory to `out`, as [`Self::copy_out_checked`] copies it.
+    ///
+    /// # Errors
+    /// [`TaggedFault::Unreachable`]; `out` is as it was then.
+    pub(crate) fn append_to(&self, out: &mut Vec<u8>) -> Result<(), TaggedFault> {
+        let start = out.len();
+        if self.entered.memory.is_raw() {
+            out.resize(start + self.len, 0);
+            return self.copy_out_checked(0, &mut out[start..]).inspect_err(|_| out.truncate(start));
+        }
+        out.reserve(self.len);
+        let room = &mut out.spare_capacity_mut()[..self.len];
+        // SAFETY: the entered region keeps `len` readable bytes at `ptr`; `room` has as many, and no part
+        // of a region is ever part of a vector of ours.
+        unsafe { std::ptr::copy_nonoverlapping(self.ptr, room.as_mut_ptr().cast(), self.len) };
+        // SAFETY: these bytes were just written.
+        unsafe { out.set_len(start + self.len) };
+        Ok(())
+    }
+
     /// Replaces the eight bytes at `offset` by `f` of them, atomically; returns the former value (native
     /// byte order).
     ///

@@ -75,10 +75,7 @@ impl Segments {
     pub(crate) fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> Result<(), TaggedFault> {
         let mut done = 0;
         for run in self.runs(offset, len) {
-            let grant = run.segment.enter_part(run.offset, run.len)?;
-            let at = out.len();
-            out.resize(at + run.len, 0);
-            grant.copy_out_checked(0, &mut out[at..])?;
+            run.segment.enter_part(run.offset, run.len)?.append_to(out)?;
             done += run.len;
         }
         if done == len { Ok(()) } else { Err(TaggedFault::Bounds) }
