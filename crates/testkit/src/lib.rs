@@ -6,6 +6,7 @@
 
 pub mod craft;
 pub mod feeder;
+pub mod fuzzing;
 pub mod host;
 pub mod model;
 pub mod pair;
