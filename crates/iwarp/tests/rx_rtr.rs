@@ -74,3 +74,34 @@ fn the_initiator_awaits_none() {
     let mut bytes = Craft::new(false, false).ulpdu(craft::send(1, &[])).bytes().to_vec();
     assert_eq!(rx.handle(&mut host, &mut bytes), Ok((0, Progress::NeedReceive)));
 }
+
+/// siw swaps the halves of the first byte, and the same two bytes mean one thing of a Reply and another of
+/// a message. Who sent it, and when, tells which.
+#[test]
+fn a_terminate_of_the_first_fpdu_complains_of_the_reply_if_it_is_the_initiators() {
+    let n = feeder::agreed(false, false);
+    let reply = |code| (2, 0, code);
+    let operation = |code| (0, 2, code);
+    for code in [6, 7] {
+        for (first, responder, spoken, want) in [
+            (0x20, true, false, reply(code)),
+            (0x02, true, false, reply(code)),
+            (0x20, true, true, operation(code)),
+            (0x02, true, true, operation(code)),
+            (0x20, false, false, operation(code)),
+            (0x02, false, false, operation(code)),
+        ] {
+            let mut host = feeder::host(&n);
+            let mut rx = Receiver::new(&n, responder);
+            let mut c = Craft::new(false, false);
+            if spoken {
+                c.ulpdu(craft::write(0, 0, &[]));
+            }
+            let mut bytes = c.ulpdu(craft::terminate(&[first, code, 0, 0])).bytes().to_vec();
+            assert_eq!(rx.handle(&mut host, &mut bytes), Ok((bytes.len(), Progress::Terminated)));
+            let Some(Event::Terminated(Some(m))) = host.events().last() else { panic!("told") };
+            let t = m.terminate;
+            assert_eq!((t.layer, t.etype, t.code), want, "{first:02x} {code:02x}, {responder}, {spoken}");
+        }
+    }
+}

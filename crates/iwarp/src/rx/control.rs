@@ -20,13 +20,11 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<bool, Fault> {
         if opcode == Opcode::Terminate {
-            // RFC 5040 §5.4: whatever it says, the stream ends. An initiator may still complain of the Reply
-            // with its first FPDU. RFC 6581 §8.
+            // RFC 5040 §5.4: whatever it says, the stream ends. Only an initiator complains of the other
+            // side's frame thus, and with its first FPDU. RFC 6581 §8.
             // rule 5040-5.4-3
-            host.event(Event::Terminated(TerminateMessage::decode_in(
-                payload,
-                if self.fpdus() == 0 { Phase::Unknown } else { Phase::Operation },
-            )));
+            let phase = if self.responder && self.fpdus() == 0 { Phase::Startup } else { Phase::Operation };
+            host.event(Event::Terminated(TerminateMessage::decode_in(payload, phase)));
             return Ok(true);
         }
         if u.mo != 0 {

@@ -44,6 +44,7 @@ pub struct Receiver {
     piecemeal: bool,
     extensions: bool,
     rtr: Option<Rtr>,
+    responder: bool,
     /// Next MSN of each untagged queue; counts from 1. RFC 5041 §5.1.2.
     msn: [u32; 4],
     message: Option<untagged::Message>,
@@ -80,6 +81,7 @@ impl Receiver {
             piecemeal: !n.crc && !n.rx_markers,
             extensions: n.extensions,
             rtr: if responder { n.rtr } else { None },
+            responder,
             // rule 5041-5.1.2-1, 5041-6.1-1
             msn: [1; 4],
             message: None,
