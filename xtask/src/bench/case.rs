@@ -23,6 +23,10 @@ pub(super) enum Subject {
     SleepingLatency,
     /// Small writes a second, millions.
     WriteRate,
+    /// Memory of an idle queue pair beyond its socket, KiB.
+    IdleMemory,
+    /// CPU time of 1,000 idle queue pairs, percent of one core.
+    IdleCpu,
 }
 
 impl Subject {
@@ -36,6 +40,8 @@ impl Subject {
             Self::SendLatency => "latency of Send, half round trip, both ends polling, us",
             Self::SleepingLatency => "latency, half round trip, both ends sleeping, us",
             Self::WriteRate => "rate of Writes, million a second",
+            Self::IdleMemory => "memory of an idle queue pair beyond its socket, KiB",
+            Self::IdleCpu => "CPU time of 1,000 idle queue pairs, percent of a core",
         }
     }
 
@@ -49,12 +55,14 @@ impl Subject {
             Self::SendLatency => "send-latency",
             Self::SleepingLatency => "sleeping-latency",
             Self::WriteRate => "write-rate",
+            Self::IdleMemory => "idle-memory",
+            Self::IdleCpu => "idle-cpu",
         }
     }
 
     /// Whether a smaller figure is the better one.
     pub(super) fn smaller_is_better(self) -> bool {
-        matches!(self, Self::WriteLatency | Self::SendLatency | Self::SleepingLatency)
+        !matches!(self, Self::WriteBandwidth | Self::ReadBandwidth | Self::SendBandwidth | Self::WriteRate)
     }
 }
 
@@ -62,7 +70,7 @@ impl Subject {
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(super) struct Sample {
     pub(super) subject: Subject,
-    /// Bytes of one message.
+    /// Bytes of one message; 0 where it is not about messages.
     pub(super) size: u64,
     /// Program and variant, such as `rnic, CRC off`.
     pub(super) contender: String,

@@ -76,11 +76,9 @@ fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
     }
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
-        let own = if args.rivals { Vec::new() } else { own::round()? };
-        for sample in own {
-            if sample.name().contains(filter) {
-                results.add(sample);
-            }
+        if !args.rivals {
+            let own = own::round()?.into_iter().chain(own::idle()?);
+            own.filter(|s| s.name().contains(filter)).for_each(|s| results.add(s));
         }
         for case in &present {
             match case.run() {

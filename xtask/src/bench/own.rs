@@ -27,9 +27,31 @@ struct Row {
     verified: bool,
 }
 
-/// Builds the release binary, outside of what is measured.
+/// The bench of idle connections.
+const IDLE: [&str; 6] = ["bench", "--quiet", "-p", "rnic-verbs", "--bench", "idle"];
+
+/// Builds what is measured, outside of what is measured.
 pub(super) fn build() -> Result<()> {
-    cmd::run(cmd::cargo().args(["build", "--quiet", "--release", "-p", "rnic"]))
+    cmd::run(cmd::cargo().args(["build", "--quiet", "--release", "-p", "rnic"]))?;
+    cmd::run(cmd::cargo().args(IDLE).arg("--no-run"))
+}
+
+/// What idle connections cost.
+pub(super) fn idle() -> Result<Vec<Sample>> {
+    idle_samples(&process::run_bounded(cmd::cargo().args(IDLE))?)
+}
+
+fn idle_samples(out: &str) -> Result<Vec<Sample>> {
+    let line = out.lines().find(|l| l.starts_with('{')).context("the idle bench printed no result")?;
+    let v: serde_json::Value = serde_json::from_str(line)?;
+    let number = |name: &str| v[name].as_f64().with_context(|| format!("the idle bench names no {name}"));
+    let sample =
+        |subject, value| Sample { subject, size: 0, contender: "rnic".into(), value, cpu_s_per_gb: None };
+    let per_thousand = 1000.0 / number("idle_qps")?;
+    Ok(vec![
+        sample(Subject::IdleMemory, number("bytes_per_qp")? / 1024.0),
+        sample(Subject::IdleCpu, 100.0 * number("cpu_share")? * per_thousand),
+    ])
 }
 
 /// Bandwidth and polled latency; latency asleep; the rate of small messages with a deep queue.
@@ -159,6 +181,14 @@ mod tests {
         let row = ROW.replace("65536", "64").replace("write", "send").replace("\"poll\"", "\"events\"");
         assert_eq!(subjects(&row), [Subject::SleepingLatency, Subject::SleepingLatency]);
         assert!(subjects(&format!("{ROW}\n{}", ROW.replace("write", "fetch-add"))).len() == 2);
+    }
+
+    #[test]
+    fn idle_costs_are_scaled_to_a_thousand() {
+        let s = idle_samples("x\n{\"idle_qps\":500,\"bytes_per_qp\":2048,\"cpu_share\":0.002}\n").unwrap();
+        assert_eq!((s[0].subject, s[0].value), (Subject::IdleMemory, 2.0));
+        assert!((s[1].value - 0.4).abs() < 1e-9);
+        assert!(idle_samples("panicked").is_err());
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::fs;
 pub(super) fn table(results: &Results) -> String {
     let mut out = String::new();
     for (subject, size, figures) in results.blocks() {
-        let _ = writeln!(out, "\n{} at {}", subject.title(), size_name(size));
+        let at = if size == 0 { String::new() } else { format!(" at {}", size_name(size)) };
+        let _ = writeln!(out, "\n{}{at}", subject.title());
         let _ = writeln!(
             out,
             "  {:<28} {:>9} {:>9} {:>9} {:>8} {:>10}",

@@ -65,7 +65,7 @@ fn tests(run: &mut Stages, name: &str, context: &Context) -> Result<()> {
             c.args(filter.map(|_| "--no-tests=fail"));
         } else {
             run.note_skip("cargo-nextest (plain `cargo test` ran instead)", install::NEXTEST);
-            c.args(["test", "--workspace", "--all-targets", "--no-fail-fast"]).args(filter);
+            c.args(["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]).args(filter);
         }
         cmd::run(&mut c)
     });
