@@ -189,23 +189,20 @@ impl CompletionQueue {
             Ok(0) if !out.is_empty() => {}
             done => return Poll::Ready(done),
         }
-        {
-            let mut state = lock(&self.inner.state);
-            if state.ring.is_empty() && !self.inner.broken.load(Ordering::Relaxed) {
-                if !state.wakers.iter().any(|w| w.will_wake(cx.waker())) {
-                    state.wakers.push(cx.waker().clone());
-                }
-                return Poll::Pending;
-            }
+        // Looked at again under the lock that a push takes: nothing comes between the look and the waker.
+        let mut state = lock(&self.inner.state);
+        let taken = self.inner.drain(&mut state, out);
+        if taken != 0 {
+            return Poll::Ready(Ok(taken));
         }
-        // Something came in between.
-        match self.poll(out) {
-            Ok(0) => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            done => Poll::Ready(done),
+        if self.inner.broken.load(Ordering::Relaxed) {
+            drop(state);
+            return Poll::Ready(Err(self.overflowed()));
         }
+        if !state.wakers.iter().any(|w| w.will_wake(cx.waker())) {
+            state.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Asks for one event on the channel when a *new* completion comes; those already queued make none, as in
@@ -403,7 +400,10 @@ impl Shared {
         if self.queued.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let mut state = lock(&self.state);
+        self.drain(&mut lock(&self.state), out)
+    }
+
+    fn drain(&self, state: &mut State, out: &mut [Completion]) -> usize {
         let count = out.len().min(state.ring.len());
         for (place, completion) in out.iter_mut().zip(state.ring.drain(..count)) {
             *place = completion;

@@ -328,10 +328,18 @@ fn a_waiter_is_signalled_and_leaves_no_signal_behind() {
     queue.push(done(0), false);
     assert!(readable(&waiter) && readable(&second));
     assert!(queue.prepare_wait().unwrap().is_none(), "there is something to poll");
-    drop(waiter);
-    assert!(readable(&second), "the entry is still there for the other");
-    assert_eq!(poll(&queue), [0]);
+    let third = {
+        drop(waiter);
+        assert!(readable(&second), "the entry is still there for the other");
+        assert_eq!(poll(&queue), [0]);
+        queue.prepare_wait().unwrap().unwrap()
+    };
     drop(second);
+    assert!(!readable(&third), "nothing is left to wake up for");
+    queue.push(done(2), false);
+    assert!(readable(&third));
+    assert_eq!(poll(&queue), [2]);
+    drop(third);
     let waiter = queue.prepare_wait().unwrap().unwrap();
     assert!(!readable(&waiter));
     drop(waiter);
@@ -413,14 +421,33 @@ fn consume_as_task(queue: &CompletionQueue, total: u64) {
     }
 }
 
-/// A producer that keeps just ahead, so that the consumer goes to sleep again and again.
+/// Tells the producer that the consumer has just found the queue empty and is about to sleep.
+struct AboutToSleep(AtomicBool);
+
+impl Progress for AboutToSleep {
+    fn progress(&self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// A producer that pushes at every moment between the consumer's look at the empty queue and its sleep.
 fn no_wake_up_is_lost(consume: impl FnOnce(&CompletionQueue, &CompletionChannel, u64) + Send) {
     const TOTAL: u64 = 30_000;
     let (queue, channel) = with_channel(64);
+    let moment = Arc::new(AboutToSleep(AtomicBool::new(false)));
+    queue.attach(Arc::downgrade(&moment) as _);
     thread::scope(|s| {
-        s.spawn(|| consume(&queue, &channel, TOTAL));
+        let consumer = s.spawn(|| consume(&queue, &channel, TOTAL));
         for id in 0..TOTAL {
-            while queue.queued() > (id % 3) as usize {
+            // A consumer that shares a core with this thread is not about to sleep for long.
+            for _ in 0..2000 {
+                if moment.0.swap(false, SeqCst) {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            (0..id % 97).for_each(|_| std::hint::spin_loop());
+            while queue.queued() > 8 && !consumer.is_finished() {
                 thread::yield_now();
             }
             assert!(queue.push(done(id), false));

@@ -426,6 +426,7 @@ fn windows_and_regions_race_on_threads() {
             }
             invalidated
         });
+        let stop = StopOnDrop(&stop);
         let window = window(&table, WindowKind::Type2);
         let mut bound = 0;
         for round in 0..ROUNDS {
@@ -448,7 +449,7 @@ fn windows_and_regions_race_on_threads() {
             assert!(!window.is_bound());
         }
         assert_eq!(bound, ROUNDS);
-        stop.store(true, SeqCst);
+        drop(stop);
         peer.join().unwrap();
     });
     drop(buffer);

@@ -33,6 +33,15 @@ fn region_at(table: &Arc<MemoryTable>, len: usize, access: Access, iova: Option<
     MemoryRegion::register(table, PD, backing, access, iova).unwrap()
 }
 
+/// Ends the loops of a test's threads also when the test fails.
+struct StopOnDrop<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
 fn content(region: &MemoryRegion) -> Vec<u8> {
     let mut bytes = vec![0; region.len() as usize];
     region.read_at(0, &mut bytes).unwrap();

@@ -30,6 +30,7 @@ fn nothing_is_placed_after_deregister_returns() {
                 }
             });
         }
+        let stop = StopOnDrop(&stop);
         let watch = MemoryRegion::register(&table, PD, Backing::Owned(buffer.clone()), ALL, Some(0)).unwrap();
         for round in 0..ROUNDS {
             let backing = Backing::Owned(buffer.clone());
@@ -46,7 +47,7 @@ fn nothing_is_placed_after_deregister_returns() {
                 assert!(bytes.iter().all(|b| *b == 0), "round {round}: placed after deregistration");
             }
         }
-        stop.store(true, SeqCst);
+        drop(stop);
     });
     assert!(placed.load(SeqCst) >= ROUNDS as u64 / 4);
 }
@@ -158,6 +159,7 @@ fn rundown_keeps_readers_and_editors_apart() {
                 }
             });
         }
+        let stop = StopOnDrop(&stop);
         let editors: Vec<_> = (0..2)
             .map(|_| {
                 s.spawn(|| {
@@ -188,7 +190,7 @@ fn rundown_keeps_readers_and_editors_apart() {
         while entered.load(SeqCst) == 0 {
             thread::yield_now();
         }
-        stop.store(true, SeqCst);
+        drop(stop);
     });
 }
 
