@@ -16,10 +16,10 @@ pub(super) unsafe fn copy_ascending(src: &[u8], dst: *mut u8) {
     let (mut from, mut to, mut left) = (src.as_ptr(), dst, src.len());
     if left >= BLOCK {
         let head = to.align_offset(32).min(31);
-        // SAFETY: `head < 32 <= BLOCK <= left`; `blocks` leaves less than a block.
+        // SAFETY: `head < 32 <= BLOCK <= left`; `bulk` is within what is left.
         unsafe {
             (from, to) = steps(from, to, head);
-            let bulk = (left - head) / BLOCK * BLOCK;
+            let bulk = (left - head).saturating_sub(LAST) / BLOCK * BLOCK;
             blocks(from, to, bulk);
             (from, to, left) = (from.add(bulk), to.add(bulk), left - head - bulk);
         }
@@ -33,6 +33,12 @@ pub(super) unsafe fn copy_ascending(src: &[u8], dst: *mut u8) {
 const BLOCK: usize = 64;
 #[cfg(not(target_arch = "x86_64"))]
 const BLOCK: usize = 4096;
+
+/// At least so many bytes are left to [`steps`], where the order within a block is not known.
+#[cfg(target_arch = "x86_64")]
+const LAST: usize = 0;
+#[cfg(not(target_arch = "x86_64"))]
+const LAST: usize = 64;
 
 /// Keeps earlier stores before later ones.
 #[inline(always)]
@@ -60,9 +66,9 @@ unsafe fn steps(mut from: *const u8, mut to: *mut u8, len: usize) -> (*const u8,
             (from, to) = (from.add(n), to.add(n));
         }
     };
-    if !cfg!(target_arch = "x86_64") && left >= 64 {
-        step(left & !63);
-        left &= 63;
+    if LAST != 0 && left > LAST {
+        step(left - LAST);
+        left = LAST;
     }
     while left >= 16 {
         step(16);

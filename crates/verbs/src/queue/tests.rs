@@ -13,7 +13,7 @@ use super::*;
 use crate::error::Error;
 
 /// Longer than anything here takes; a test that waits this long has lost a wake-up.
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
+const LONG: Option<Duration> = Some(Duration::from_secs(20));
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
 fn queue(depth: u32) -> CompletionQueue {
@@ -307,6 +307,17 @@ fn tasks_are_woken_once_by_the_next_completion() {
 }
 
 #[test]
+fn a_task_gets_what_its_own_poll_brought_in() {
+    let queue = queue(8);
+    let source = Arc::new(Source { queue: queue.clone(), calls: AtomicU64::new(0) });
+    queue.attach(Arc::downgrade(&source) as _);
+    let mut out = [Completion::default(); 4];
+    let mut ask = || queue.poll_completions(&mut Context::from_waker(Waker::noop()), &mut out);
+    assert!(matches!(ask(), Poll::Ready(Ok(1))));
+    assert!(matches!(ask(), Poll::Ready(Ok(1))));
+}
+
+#[test]
 fn tasks_hear_of_an_overflow() {
     let queue = queue(1);
     queue.push(done(0), false);
@@ -381,7 +392,7 @@ fn consume_by_waiter(queue: &CompletionQueue, total: u64) {
             && let Some(waiter) = queue.prepare_wait().unwrap()
         {
             let mut fds = [PollFd::new(&waiter, PollFlags::IN)];
-            let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 60, tv_nsec: 0 })).unwrap();
+            let ready = rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 20, tv_nsec: 0 })).unwrap();
             assert_eq!(ready, 1, "a wake-up was lost");
         }
         for id in got {
@@ -421,12 +432,22 @@ fn consume_as_task(queue: &CompletionQueue, total: u64) {
     }
 }
 
-/// Tells the producer that the consumer has just found the queue empty and is about to sleep.
-struct AboutToSleep(AtomicBool);
+/// Tells the producer that the consumer has found the queue empty and is about to look once more and sleep;
+/// then dawdles, each time for another while, so that the push meets each step of that.
+struct AboutToSleep {
+    told: AtomicBool,
+    times: AtomicU64,
+}
 
 impl Progress for AboutToSleep {
     fn progress(&self) {
-        self.0.store(true, SeqCst);
+        self.told.store(true, SeqCst);
+        let times = self.times.fetch_add(1, SeqCst);
+        (0..times * 7 % 61).for_each(|_| std::hint::spin_loop());
+    }
+
+    fn socket(&self) -> Option<Arc<crate::qp::link::Link>> {
+        None
     }
 }
 
@@ -434,22 +455,23 @@ impl Progress for AboutToSleep {
 fn no_wake_up_is_lost(consume: impl FnOnce(&CompletionQueue, &CompletionChannel, u64) + Send) {
     const TOTAL: u64 = 30_000;
     let (queue, channel) = with_channel(64);
-    let moment = Arc::new(AboutToSleep(AtomicBool::new(false)));
+    let moment = Arc::new(AboutToSleep { told: AtomicBool::new(false), times: AtomicU64::new(0) });
     queue.attach(Arc::downgrade(&moment) as _);
     thread::scope(|s| {
         let consumer = s.spawn(|| consume(&queue, &channel, TOTAL));
         for id in 0..TOTAL {
+            // One at a time: no later completion makes up for a lost wake-up.
+            while queue.queued() != 0 && !consumer.is_finished() {
+                thread::yield_now();
+            }
             // A consumer that shares a core with this thread is not about to sleep for long.
             for _ in 0..2000 {
-                if moment.0.swap(false, SeqCst) {
+                if moment.told.swap(false, SeqCst) {
                     break;
                 }
                 std::hint::spin_loop();
             }
-            (0..id % 97).for_each(|_| std::hint::spin_loop());
-            while queue.queued() > 8 && !consumer.is_finished() {
-                thread::yield_now();
-            }
+            (0..id % 17).for_each(|_| std::hint::spin_loop());
             assert!(queue.push(done(id), false));
         }
     });
@@ -493,7 +515,7 @@ fn waiters_share_a_queue() {
                         && let Some(waiter) = queue.prepare_wait().unwrap()
                     {
                         let mut fds = [PollFd::new(&waiter, PollFlags::IN)];
-                        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+                        let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
                         assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).unwrap(), 1, "a lost wake-up");
                     }
                 }
