@@ -40,7 +40,7 @@ impl Signal {
 
     /// Blocks until it is up; `false` when `timeout` is over.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> bool {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let deadline = crate::wait::deadline(timeout);
         let mut s = self.lock();
         while !s.set {
             let Some(deadline) = deadline else {

@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
 
 use iwarp::mpa::startup::{Initiator, MAX_FRAME, Negotiated, StartupError};
 
@@ -90,7 +89,7 @@ impl Dial {
             .map_err(|e| Error::os("watch a connection", e))?;
         (inner.fd, inner.token) = (Some(fd), Some(token));
         drop(inner);
-        let deadline = Instant::now() + dial.params.policy.connect_timeout;
+        let deadline = crate::wait::moment(dial.params.policy.connect_timeout);
         shard.timer(deadline, dial.weak(), Timer::Deadline);
         Ok(Attempt(dial))
     }
@@ -210,7 +209,7 @@ impl Dial {
             if let (Some(fd), Some(token)) = (&inner.fd, inner.token) {
                 self.shard.set_interest(fd, token, Interest::default());
             }
-            self.shard.timer(Instant::now() + pause, self.weak(), Timer::Settle);
+            self.shard.timer(crate::wait::moment(pause), self.weak(), Timer::Settle);
         } else {
             let result = self.settle(inner);
             self.finish(inner, result);

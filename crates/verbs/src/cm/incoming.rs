@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iwarp::mpa::startup::{MAX_FRAME, Request};
 
@@ -58,7 +58,7 @@ impl Incoming {
         let token = shard.add(&fd, Interest { read: true, write: false }, source).map_err(os)?;
         (inner.fd, inner.token) = (Some(fd), Some(token));
         drop(inner);
-        shard.timer(Instant::now() + policy.request_timeout, weak, Timer::Deadline);
+        shard.timer(crate::wait::moment(policy.request_timeout), weak, Timer::Deadline);
         Ok(())
     }
 

@@ -128,7 +128,7 @@ impl Source for Inner {
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     self.set_listening(false);
-                    self.shard.timer(Instant::now() + BREATH, self.me.clone(), Timer::Settle);
+                    self.shard.timer(crate::wait::moment(BREATH), self.me.clone(), Timer::Settle);
                     return;
                 }
             }
@@ -213,7 +213,7 @@ impl Listener {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Os`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<ConnRequest> {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let deadline = crate::wait::deadline(timeout);
         loop {
             if let Some(request) = self.inner().take() {
                 return Ok(request);

@@ -182,7 +182,7 @@ impl Link {
 
     fn lease_timer(&self, after: Duration) {
         if let Some(source) = self.source.get() {
-            self.shard.timer(Instant::now() + after, source.clone(), Timer::Lease);
+            self.shard.timer(crate::wait::moment(after), source.clone(), Timer::Lease);
         }
     }
 
@@ -241,7 +241,7 @@ impl Link {
 
     pub(crate) fn timer(&self, after: Duration, timer: Timer) {
         if let Some(source) = self.source.get() {
-            self.shard.timer(Instant::now() + after, source.clone(), timer);
+            self.shard.timer(crate::wait::moment(after), source.clone(), timer);
         }
     }
 

@@ -25,7 +25,7 @@ impl CompletionQueue {
     /// # Errors
     /// As [`CompletionQueue::poll`]; [`Error::Os`] if the wait fails.
     pub fn wait(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize> {
-        let deadline = timeout.map(|t| Instant::now() + t);
+        let deadline = crate::wait::deadline(timeout);
         loop {
             let n = self.poll(out)?;
             if n > 0 || out.is_empty() {
