@@ -176,7 +176,7 @@ impl Device {
     pub fn open(config: DeviceConfig) -> Result<Self> {
         static HOOKS: Once = Once::new();
         HOOKS.call_once(|| {
-            sys::at_fork_child(forked_hook());
+            sys::at_fork_child(forked);
             crate::qp::exit::install();
         });
         let shards = (0..config.shards.clamp(1, 64))
@@ -265,11 +265,4 @@ impl Device {
         cq.on_overflow(move || events.push(AsyncEvent::CqError { cq: id }));
         Ok(cq)
     }
-}
-
-fn forked_hook() -> unsafe extern "C" fn() {
-    extern "C" fn hook() {
-        forked();
-    }
-    hook
 }

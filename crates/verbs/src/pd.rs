@@ -48,29 +48,6 @@ impl ProtectionDomain {
         )
     }
 
-    /// Registers memory that stays the caller's.
-    ///
-    /// # Safety
-    /// `ptr..ptr+len` must be valid for reads and writes by any thread until the region is deregistered
-    /// and the last work request that uses it is completed; it may be accessed concurrently by this
-    /// crate, so no reference may cover it in that time.
-    ///
-    /// # Errors
-    /// As [`ProtectionDomain::register`].
-    #[expect(unsafe_code, reason = "the contract is the caller's, see Safety")]
-    pub unsafe fn register_raw(
-        &self,
-        ptr: *mut u8,
-        len: usize,
-        access: Access,
-        iova: Option<u64>,
-    ) -> Result<MemoryRegion> {
-        self.0.device.check_fork()?;
-        // SAFETY: the caller promises what the callee asks for.
-        let backing = unsafe { Backing::raw(ptr, len) };
-        MemoryRegion::register(&self.0.device.table, self.0.id, backing, access, iova)
-    }
-
     /// A memory window, unbound.
     ///
     /// # Errors

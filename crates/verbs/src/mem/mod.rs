@@ -17,6 +17,7 @@ mod checked;
 mod copy;
 mod directory;
 mod handle;
+mod raw;
 mod region;
 mod rundown;
 mod table;

@@ -140,7 +140,7 @@ pub(crate) fn at_exit(hook: extern "C" fn()) {
 }
 
 /// Runs `hook` in the child of every later fork.
-pub(crate) fn at_fork_child(hook: unsafe extern "C" fn()) {
+pub(crate) fn at_fork_child(hook: extern "C" fn()) {
     // SAFETY: the hook only stores to an atomic, which is async-signal-safe.
     unsafe {
         libc::pthread_atfork(None, None, Some(hook));
