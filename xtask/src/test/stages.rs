@@ -2,7 +2,7 @@
 
 use super::{Context, install};
 use crate::stage::Stages;
-use crate::{check, cmd, workspace};
+use crate::{check, cmd, rfc, workspace};
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 
@@ -21,6 +21,11 @@ pub(super) const ALL: &[Stage] = &[
     Stage { name: "format", what: "cargo fmt --check", run: format },
     Stage { name: "lint", what: "cargo clippy, warnings are errors", run: lint },
     Stage { name: "structure", what: "cargo xtask check", run: structure },
+    Stage {
+        name: "rfc",
+        what: "cargo xtask rfc --check: each rule has code and test, citations exist",
+        run: rfc_rules,
+    },
     Stage { name: "docs", what: "cargo doc, warnings are errors", run: docs },
     Stage { name: "tests", what: "cargo nextest run", run: tests },
     Stage { name: "doc-tests", what: "cargo test --doc", run: doc_tests },
@@ -45,6 +50,11 @@ fn lint(run: &mut Stages, name: &str, _: &Context) -> Result<()> {
 
 fn structure(run: &mut Stages, name: &str, _: &Context) -> Result<()> {
     run.run(name, |_| check::all());
+    Ok(())
+}
+
+fn rfc_rules(run: &mut Stages, name: &str, _: &Context) -> Result<()> {
+    run.run(name, |_| rfc::check());
     Ok(())
 }
 

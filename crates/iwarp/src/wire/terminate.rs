@@ -178,6 +178,7 @@ fn is_startup(t: Terminate) -> bool {
 pub fn encode(t: Terminate, offending: Option<&[u8]>, ulpdu_len: usize, out: &mut [u8; MAX_LEN]) -> usize {
     let mut flags = 0;
     let mut len = CONTROL_LEN;
+    // rule 7306-8.2-2
     // RFC 5040 §4.8: which error carries which headers.
     // rule 5040-4.8-1, 5040-4.8-2, 5040-4.8-3
     let wanted = matches!(t.layer, 0 | 1) && t.etype != 0;

@@ -98,3 +98,18 @@ pub(crate) fn adopt(stream: TcpStream) -> OwnedFd {
 pub(crate) fn adopt_listener(listener: TcpListener) -> OwnedFd {
     raise(listener.into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_send_at_once_and_notice_a_vanished_peer() {
+        // rule 5044-5.1-1
+        let listener = listen(&"127.0.0.1:0".parse().unwrap(), 1).unwrap();
+        let fd = start_connect(&local_address(&listener).unwrap(), None).unwrap();
+        assert!(!sockopt::tcp_nodelay(&fd).unwrap());
+        prepare(&fd, Some(std::time::Duration::from_secs(20))).unwrap();
+        assert!(sockopt::tcp_nodelay(&fd).unwrap() && sockopt::socket_keepalive(&fd).unwrap());
+    }
+}

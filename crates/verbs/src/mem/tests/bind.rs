@@ -119,6 +119,7 @@ fn a_new_bind_kills_the_old_key() {
 
 #[test]
 fn a_type_2_window_is_invalidated_before_it_is_bound_again() {
+    // rule 5040-8.1.1-9
     let table = table();
     let region = region(&table, 64, ALL);
     let window = window(&table, WindowKind::Type2);
