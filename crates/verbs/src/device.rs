@@ -23,7 +23,10 @@ pub struct DeviceConfig {
     pub name: String,
     /// Threads that serve connections while the application does something else.
     pub shards: usize,
-    /// Capture of all FPDUs; `RNIC_PCAP` by default.
+    /// File (classic pcap) that records what the connections send and receive, for Wireshark or tshark; the
+    /// environment variable `RNIC_PCAP` by default. Devices of a process that name one file share it; where
+    /// another process is recording to it, this one's number is put behind the name. Costs a copy of every
+    /// byte and a system call per FPDU.
     pub pcap: Option<std::path::PathBuf>,
     /// Bytes of messages without a posted receive that one queue pair holds aside.
     pub held_per_qp: usize,
@@ -171,8 +174,8 @@ impl Device {
     /// Opens a device. No thread starts before the first connection.
     ///
     /// # Errors
-    /// [`Error::FileDescriptors`] or [`Error::Os`] if descriptors cannot be had; [`Error::Os`] if the
-    /// capture file cannot be created.
+    /// [`Error::FileDescriptors`] or [`Error::Os`] if descriptors cannot be had; [`Error::Capture`]
+    /// if the capture file cannot be created.
     pub fn open(config: DeviceConfig) -> Result<Self> {
         static HOOKS: Once = Once::new();
         HOOKS.call_once(|| {

@@ -103,6 +103,14 @@ pub enum Error {
     /// The device belongs to the parent process.
     #[error("this device was opened before fork(): open one in the child")]
     Forked,
+    /// The capture file ([`crate::DeviceConfig::pcap`], `RNIC_PCAP`) cannot be written.
+    #[error("cannot create the capture file {} (RNIC_PCAP): {source}", path.display())]
+    Capture {
+        /// Where.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The operating system refused something.
     #[error("{what}: {source}")]
     Os {

@@ -11,6 +11,7 @@ use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::net::sys::{self, RecvPiece, SendPiece};
 use crate::net::tcp;
+use crate::pcap::{Flow, Side};
 use crate::qp::QpInner;
 use crate::qp::establish::Connection;
 use crate::shard::{Interest, Readiness, Shard, Source, Timer, Token};
@@ -27,6 +28,7 @@ struct Inner {
     fd: Option<OwnedFd>,
     token: Option<Token>,
     phase: Phase,
+    capture: Option<Flow>,
 }
 
 /// A connection being set up by this side.
@@ -79,7 +81,7 @@ impl Dial {
             peer,
             params,
             initiator,
-            inner: Mutex::new(Inner { fd: None, token: None, phase: Phase::Connecting }),
+            inner: Mutex::new(Inner { fd: None, token: None, phase: Phase::Connecting, capture: None }),
             done: Signal::default(),
             me: me.clone(),
         });
@@ -111,8 +113,9 @@ impl Dial {
         let mut frame = [0; MAX_FRAME];
         // rule 5044-7.1.2-1
         let len = self.initiator.request(&mut frame);
-        if let Some(pcap) = &self.qp.device.pcap {
-            pcap.startup(fd, true, &frame[..len]);
+        inner.capture = self.qp.device.pcap.as_ref().and_then(|p| p.flow(fd, Side::Initiator));
+        if let Some(capture) = &inner.capture {
+            capture.sent(&frame[..len]);
         }
         match sys::send(fd.as_fd(), &[SendPiece::bytes(&frame[..len])]) {
             Ok(n) if n == len => {}
@@ -128,7 +131,9 @@ impl Dial {
 
     /// Reads the Reply. Returns whether start-up is over but for the pause.
     fn reply(&self, inner: &mut Inner) -> Result<bool> {
-        let Inner { fd: Some(fd), phase: Phase::Replying(bytes), .. } = inner else { return Ok(false) };
+        let Inner { fd: Some(fd), phase: Phase::Replying(bytes), capture, .. } = inner else {
+            return Ok(false);
+        };
         let mut chunk = [0; MAX_FRAME];
         match sys::recv(fd.as_fd(), &mut [RecvPiece::bytes(&mut chunk)]) {
             Ok(0) => return Err(Error::Closed("waiting for the MPA Reply")),
@@ -147,8 +152,8 @@ impl Dial {
                 return Err(Error::Startup(e));
             }
         };
-        if let Some(pcap) = &self.qp.device.pcap {
-            pcap.startup(fd, false, &bytes[..reply.consumed]);
+        if let Some(capture) = capture {
+            capture.startup_received(&bytes[..reply.consumed]);
         }
         let private_data = bytes[reply.private_data.clone()].to_vec();
         // rule 5044-7.1.2-5
@@ -176,6 +181,7 @@ impl Dial {
             negotiated,
             responder: false,
             early,
+            capture: inner.capture.take(),
             fpdu: self.params.policy.fpdu,
             stall_timeout: self.params.policy.stall_timeout,
         })?;
@@ -188,6 +194,7 @@ impl Dial {
         {
             self.shard.remove(&fd, token);
         }
+        inner.capture = None;
         if result.is_err() {
             add(&self.qp.device.counters.connect_errors, 1);
             super::release(&self.qp);

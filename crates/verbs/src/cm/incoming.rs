@@ -13,6 +13,7 @@ use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::net::sys::{self, RecvPiece};
 use crate::net::tcp;
+use crate::pcap::Side;
 use crate::shard::{Interest, Readiness, Shard, Source, Timer, Token};
 use crate::signal::Signal;
 
@@ -81,11 +82,12 @@ impl Incoming {
         if let Some(token) = inner.token.take() {
             self.shard.remove(&fd, token);
         }
-        if let Some(pcap) = &self.device.pcap {
-            pcap.startup(&fd, false, &inner.bytes[..request.consumed]);
+        let capture = self.device.pcap.as_ref().and_then(|p| p.flow(&fd, Side::Responder));
+        if let Some(capture) = &capture {
+            capture.startup_received(&inner.bytes[..request.consumed]);
         }
         let bytes = std::mem::take(&mut inner.bytes);
-        let parts = (fd, Arc::clone(&self.shard));
+        let parts = (fd, Arc::clone(&self.shard), capture);
         ConnRequest::new(&self.device, parts, request, bytes, &self.policy).map(Some)
     }
 

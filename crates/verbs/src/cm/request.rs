@@ -12,6 +12,7 @@ use crate::device::DeviceInner;
 use crate::error::{Error, Result};
 use crate::net::sys::{self, SendPiece};
 use crate::net::tcp;
+use crate::pcap::Flow;
 use crate::qp::QueuePair;
 use crate::qp::establish::Connection;
 use crate::shard::Shard;
@@ -27,19 +28,20 @@ pub struct ConnRequest {
     policy: ConnPolicy,
     local: SocketAddr,
     peer: SocketAddr,
+    capture: Option<Flow>,
 }
 
 impl ConnRequest {
     pub(super) fn new(
         device: &Arc<DeviceInner>,
-        (fd, shard): (OwnedFd, Arc<Shard>),
+        (fd, shard, capture): (OwnedFd, Arc<Shard>, Option<Flow>),
         request: Request,
         bytes: Vec<u8>,
         policy: &ConnPolicy,
     ) -> Result<Self> {
         let (local, peer) = tcp::addresses(&fd).map_err(|e| Error::os("take a connection", e))?;
         let (device, policy) = (Arc::clone(device), policy.clone());
-        Ok(Self { device, shard, fd: Some(fd), request, bytes, policy, local, peer })
+        Ok(Self { device, shard, fd: Some(fd), request, bytes, policy, local, peer, capture })
     }
 
     /// What the peer's application said.
@@ -93,6 +95,7 @@ impl ConnRequest {
                 negotiated,
                 responder: true,
                 early: self.bytes.split_off(self.request.consumed),
+                capture: self.capture.take(),
                 fpdu: params.policy.fpdu,
                 stall_timeout: params.policy.stall_timeout,
             })?;
@@ -108,8 +111,8 @@ impl ConnRequest {
     /// Sends a frame, in one piece.
     fn reply(&mut self, frame: &[u8]) -> Result<OwnedFd> {
         let fd = self.fd.take().ok_or(Error::Closed("MPA Reply"))?;
-        if let Some(pcap) = &self.device.pcap {
-            pcap.startup(&fd, true, frame);
+        if let Some(capture) = &self.capture {
+            capture.sent(frame);
         }
         match sys::send(fd.as_fd(), &[SendPiece::bytes(frame)]) {
             Ok(n) if n == frame.len() => Ok(fd),

@@ -14,6 +14,7 @@ use crate::cm::FpduPolicy;
 use crate::counters::add;
 use crate::error::{Error, Result};
 use crate::net::{sys, tcp};
+use crate::pcap::Flow;
 use crate::shard::Shard;
 
 /// A connection whose start-up is over.
@@ -24,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) responder: bool,
     /// Bytes that came behind the start-up frame.
     pub(crate) early: Vec<u8>,
+    /// Its recording, if there is one.
+    pub(crate) capture: Option<Flow>,
     pub(crate) fpdu: FpduPolicy,
     pub(crate) stall_timeout: Option<Duration>,
 }
@@ -36,8 +39,12 @@ impl QpInner {
         let mss = sys::tcp_health(c.fd.as_fd()).map_err(os)?.send_mss as usize;
         // rule 5044-3-2
         let mulpdu = c.fpdu.mulpdu(mss, c.negotiated.tx_markers);
-        let watch = Patience { fpdu: c.fpdu, stall_timeout: c.stall_timeout };
-        let link = Link::new(c.fd, c.shard, c.negotiated, addresses, c.responder, watch);
+        if let Some(capture) = &c.capture {
+            capture.negotiated(&c.negotiated);
+            capture.received(&c.early);
+        }
+        let patience = Patience { fpdu: c.fpdu, stall_timeout: c.stall_timeout };
+        let link = Link::new(c.fd, c.shard, c.negotiated, addresses, c.responder, patience, c.capture);
         let mut rx = self.lock_rx();
         let mut tx = self.lock_tx();
         // rule 6581-9.1-5, 5040-5.2.1-1, 5040-5.2.1-2

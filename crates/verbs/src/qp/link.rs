@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use iwarp::mpa::startup::Negotiated;
 
 use crate::cm::FpduPolicy;
+use crate::pcap::Flow;
 use crate::shard::{Interest, Shard, Source, Timer, Token};
 
 /// How long after its last poll a thread's lease on a socket lasts.
@@ -41,6 +42,8 @@ pub(crate) struct Link {
     /// This end accepted.
     pub(crate) responder: bool,
     pub(crate) patience: Patience,
+    /// Its recording, if there is one.
+    pub(crate) capture: Option<Flow>,
     epoch: Instant,
     watch: Mutex<Watch>,
     leased: AtomicBool,
@@ -79,6 +82,7 @@ impl Link {
         (local, peer): (SocketAddr, SocketAddr),
         responder: bool,
         patience: Patience,
+        capture: Option<Flow>,
     ) -> Arc<Self> {
         Arc::new(Self {
             fd,
@@ -91,6 +95,7 @@ impl Link {
             peer,
             responder,
             patience,
+            capture,
             epoch: Instant::now(),
             watch: Mutex::new(Watch { read: true, ..Watch::default() }),
             leased: AtomicBool::new(false),

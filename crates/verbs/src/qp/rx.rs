@@ -131,6 +131,9 @@ impl QpInner {
                 add(&self.counters.rx_bytes, (f.staged + f.direct) as u64);
                 add(&self.device.counters.rx_bytes, (f.staged + f.direct) as u64);
                 add(&self.counters.rx_direct_bytes, f.direct as u64);
+                if let Some(capture) = &link.capture {
+                    capture.received(&buf[rx.len..rx.len + f.staged]);
+                }
                 rx.len += f.staged;
                 match self.digest(rx, &mut buf, f.direct, out) {
                     Some(cause) => Step::End(cause),
@@ -228,9 +231,6 @@ impl QpInner {
         let receiver = rx.receiver.as_mut()?;
         receiver.direct_done(direct);
         let before = receiver.fpdus();
-        if let (Some(pcap), Some(link)) = (&self.device.pcap, &rx.link) {
-            pcap.received(link, &buf[..rx.len]);
-        }
         let mut host = RxHost { qp: self, slots: &mut rx.slots, out };
         let result = receiver.handle(&mut host, &mut buf[..rx.len]);
         let fpdus = receiver.fpdus() - before;

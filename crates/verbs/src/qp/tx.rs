@@ -386,8 +386,8 @@ impl QpInner {
             Ok(())
         };
         let capture = |fpdu: &[u8]| {
-            if let (Some(pcap), Some(link)) = (&self.device.pcap, &tx.link) {
-                pcap.sent(link, fpdu);
+            if let Some(capture) = tx.link.as_ref().and_then(|l| l.capture.as_ref()) {
+                capture.sent(fpdu);
             }
         };
         let Some(markers) = tx.markers.as_mut() else {

@@ -78,6 +78,15 @@ impl Side {
     }
 }
 
+/// Waits until something that happens in the background has happened.
+pub fn wait_for(mut happened: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !happened() {
+        assert!(std::time::Instant::now() < deadline, "did not happen within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Bytes that differ by position and seed.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 77) >> 3) as u8).collect()
