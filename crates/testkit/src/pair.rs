@@ -109,21 +109,27 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Both ends in full operation; an RTR frame that was agreed on is the initiator's first message.
+    /// Both ends in full operation, as `config` says.
     pub fn new(config: &Config) -> Self {
+        Self::agreed(config, &config.negotiated(true), &config.negotiated(false))
+    }
+
+    /// Both ends in full operation with what each took from start-up (initiator, responder); the rest is
+    /// `config`'s. An RTR frame that was agreed on is the initiator's first message.
+    pub fn agreed(config: &Config, ours: &Negotiated, theirs: &Negotiated) -> Self {
         let mut seed = Seed::new(config.seed);
         let wire = |seed: &mut Seed| {
             Pipe::new(config.chunking.clone(), config.capacity, config.latency, seed.fork())
         };
         let wires = [wire(&mut seed), wire(&mut seed)];
-        let mut initiator = Endpoint::new(config, true);
-        match config.rtr {
+        let mut initiator = Endpoint::new(config, ours, true);
+        match ours.rtr {
             Some(Rtr::Write) => initiator.post(Work::write(1, 0, Vec::new())),
             Some(Rtr::Read) => initiator.post(Work::read((0, 0), 0, (1, 0))),
             Some(Rtr::Send) => initiator.post(Work::send(Vec::new())),
             None => {}
         }
-        Self { initiator, responder: Endpoint::new(config, false), wires, now: 0, seed }
+        Self { initiator, responder: Endpoint::new(config, theirs, false), wires, now: 0, seed }
     }
 
     /// The virtual time, in ticks.

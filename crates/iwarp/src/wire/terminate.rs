@@ -180,7 +180,7 @@ pub fn encode(t: Terminate, offending: Option<&[u8]>, ulpdu_len: usize, out: &mu
     let mut len = CONTROL_LEN;
     // rule 7306-8.2-2
     // RFC 5040 §4.8: which error carries which headers.
-    // rule 5040-4.8-1, 5040-4.8-2, 5040-4.8-3
+    // rule 5040-4.8-1, 5040-4.8-2, 5040-4.8-3, 7306-8.2-2
     let wanted = matches!(t.layer, 0 | 1) && t.etype != 0;
     let segment =
         offending.filter(|_| wanted).and_then(|o| Some((o, o.split_at_checked(header_len(*o.first()?))?)));

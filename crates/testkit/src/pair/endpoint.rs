@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use iwarp::Fault;
+use iwarp::mpa::startup::Negotiated;
 use iwarp::mpa::{crc, frame, marker::MarkerTx};
 use iwarp::rdmap::Outstanding;
 use iwarp::rx::{Progress, Receiver};
@@ -45,11 +46,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(config: &Config, initiator: bool) -> Self {
-        let n = config.negotiated(initiator);
+    pub(super) fn new(config: &Config, n: &Negotiated, initiator: bool) -> Self {
         Self {
             host: ArrayHost::new(usize::from(n.ord), usize::from(n.ird)),
-            rx: Receiver::new(&n, !initiator),
+            rx: Receiver::new(n, !initiator),
             tx: Transmitter::new(config.mulpdu),
             mulpdu: config.mulpdu,
             crc: n.crc,
