@@ -262,8 +262,10 @@ pub(crate) struct TcpRound {
     pub(crate) size: u32,
     /// Messages a connection.
     pub(crate) count: u32,
-    /// Spin on non-blocking sockets (ping-pong and request), as opposed to blocking calls.
+    /// Spin on non-blocking sockets, as opposed to blocking calls.
     pub(crate) spin: bool,
+    /// Names the round; part of its data.
+    pub(crate) generation: u64,
 }
 
 /// A message of the control connection.

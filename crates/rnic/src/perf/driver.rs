@@ -321,16 +321,33 @@ impl Driver {
         let pace = Pace::new(self.plan.goal, row.size, region);
         let bytes = u64::from(row.size) * u64::from(qps);
         Measured::of(pace, bytes, |count| {
-            let round = TcpRound { kind, size: row.size, count, spin: !events };
-            match self.link.ask(&Message::RoundTcp(round))? {
-                Message::Ready => {}
-                other => return Err(other.unexpected("Ready").into()),
-            }
-            let before = cpu::process_ns();
-            let parts = crew::together(&mut self.tcp, |end| end.initiate(&round))?;
-            let cpu_ns = cpu::process_ns() - before;
-            self.outcome(parts, cpu_ns, Verdict::default())
+            self.generation = self.generation.wrapping_add(1);
+            let generation = self.generation;
+            self.round_tcp(&TcpRound { kind, size: row.size, count, spin: !events, generation })
         })
+    }
+
+    fn round_tcp(&mut self, round: &TcpRound) -> Result<Outcome> {
+        self.link.send(&Message::RoundTcp(*round))?;
+        for end in &mut self.tcp {
+            end.prepare(round, Role::Initiator)?;
+        }
+        match self.link.answer()? {
+            Message::Ready => {}
+            other => return Err(other.unexpected("Ready").into()),
+        }
+        let before = cpu::process_ns();
+        let parts = crew::together(&mut self.tcp, |end| end.initiate(round))?;
+        let cpu_ns = cpu::process_ns() - before;
+        let mut verdict = Verdict::default();
+        for end in &self.tcp {
+            verdict.merge(end.verify(round, Role::Initiator));
+        }
+        let outcome = self.outcome(parts, cpu_ns, verdict)?;
+        match outcome.verdict.wrong {
+            0 => Ok(outcome),
+            wrong => Err(Failure::failed(format!("{wrong} bytes arrived wrong over plain TCP"))),
+        }
     }
 
     fn open_tcp(&mut self) -> Result<()> {

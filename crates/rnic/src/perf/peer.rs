@@ -236,9 +236,16 @@ fn run_round(link: &Link, lanes: &mut [Lane], round: &Round) -> Result<Verdict> 
 }
 
 fn run_tcp(link: &Link, ends: &mut [TcpEnd], round: &TcpRound) -> Result<()> {
+    for end in &mut *ends {
+        end.prepare(round, Role::Responder)?;
+    }
     link.send(&Message::Ready)?;
     let before = cpu::process_ns();
     crew::together(ends, |end| end.respond(round))?;
     let cpu_ns = cpu::process_ns() - before;
-    link.send(&Message::Done { verdict: Verdict::default(), cpu_ns })
+    let mut verdict = Verdict::default();
+    for end in &*ends {
+        verdict.merge(end.verify(round, Role::Responder));
+    }
+    link.send(&Message::Done { verdict, cpu_ns })
 }

@@ -1,12 +1,14 @@
-//! Plain TCP, the measure of what RDMA costs: the same message sizes, the same two processes, the same socket options and
-//! the same memory footprint as the queue pairs have.
+//! Plain TCP, the measure of what RDMA costs: the same message sizes, the same two processes, the same socket options, the
+//! same way to wait (spinning or asleep) and the same memory, filled and checked alike.
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use super::check::{Role, peer_of};
 use super::control::{TcpKind, TcpRound};
 use super::lane::POLLS_TO_YIELD;
 use super::plan::stride;
+use super::verify::{Pattern, Verdict};
 use super::{Span, Timed};
 use crate::error::{Failure, Result};
 use crate::signal;
@@ -25,19 +27,22 @@ const GREETING: usize = 12;
 /// One end of a plain TCP connection.
 #[derive(Debug)]
 pub(crate) struct TcpEnd {
+    index: u32,
     stream: TcpStream,
-    memory: Vec<u8>,
+    sink: Vec<u8>,
+    source: Vec<u8>,
     spinning: bool,
 }
 
 impl TcpEnd {
-    fn new(stream: TcpStream, region: u32) -> io::Result<Self> {
+    fn new(stream: TcpStream, index: u32, region: u32) -> io::Result<Self> {
         // As the engine's sockets.
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nonblocking(false)?;
-        Ok(Self { stream, memory: vec![0x5a; region as usize], spinning: false })
+        let region = region as usize;
+        Ok(Self { index, stream, sink: vec![0; region], source: vec![0; region], spinning: false })
     }
 
     /// Connects as number `index` of run `run`.
@@ -45,7 +50,7 @@ impl TcpEnd {
         let connect = || {
             let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
             stream.write_all(&greeting(run, index))?;
-            Self::new(stream, region)
+            Self::new(stream, index, region)
         };
         connect().map_err(|error| Failure::from(error).during(format!("plain TCP connection to {to}")))
     }
@@ -59,9 +64,12 @@ impl TcpEnd {
             signal::check()?;
             match listener.accept() {
                 Ok((stream, _)) => {
-                    let mut end = Self::new(stream, region)?;
+                    let mut end = Self::new(stream, 0, region)?;
                     // A stranger is dropped, and that closes its connection.
-                    if let Some(place) = end.greeted(run).and_then(|index| ends.get_mut(index as usize)) {
+                    if let Some(index) = end.greeted(run)
+                        && let Some(place) = ends.get_mut(index as usize)
+                    {
+                        end.index = index;
                         *place = Some(end);
                     }
                 }
@@ -88,9 +96,40 @@ impl TcpEnd {
         (said == greeting(run, index)).then_some(index)
     }
 
-    /// The connecting end of a round.
+    /// Makes the data of a round, as for the queue pairs.
+    pub(crate) fn prepare(&mut self, round: &TcpRound, role: Role) -> Result<()> {
+        let needed = (stride(round.size) as usize).saturating_mul(round.count as usize).max(REQUEST);
+        if needed > self.sink.len() {
+            return Err(Failure::failed(format!("a round of {needed} bytes exceeds the region")));
+        }
+        self.spinning = round.spin;
+        self.stream.set_nonblocking(round.spin)?;
+        if sends(round, role) {
+            Pattern::new(round.generation, self.index, role).fill(0, &mut self.source[..needed]);
+        }
+        Ok(())
+    }
+
+    /// Checks what came in.
+    pub(crate) fn verify(&self, round: &TcpRound, role: Role) -> Verdict {
+        if !sends(round, peer_of(role)) {
+            return Verdict::default();
+        }
+        let pattern = Pattern::new(round.generation, self.index, peer_of(role));
+        let (size, stride) = (round.size as usize, stride(round.size) as usize);
+        if round.kind == TcpKind::Stream {
+            return pattern.check(0, &self.sink[..size * round.count as usize]);
+        }
+        let mut verdict = Verdict::default();
+        for message in 0..round.count as usize {
+            let at = message * stride;
+            verdict.merge(pattern.check(at as u64, &self.sink[at..at + size]));
+        }
+        verdict
+    }
+
+    /// The connecting end of a prepared round.
     pub(crate) fn initiate(&mut self, round: &TcpRound) -> Result<Timed> {
-        self.prepare(round)?;
         match round.kind {
             TcpKind::Stream => self.send_stream(round),
             TcpKind::PingPong => self.ping(round, round.size as usize),
@@ -100,7 +139,6 @@ impl TcpEnd {
 
     /// The other end.
     pub(crate) fn respond(&mut self, round: &TcpRound) -> Result<Timed> {
-        self.prepare(round)?;
         let (size, stride) = (round.size as usize, stride(round.size) as usize);
         let start = Instant::now();
         match round.kind {
@@ -117,37 +155,26 @@ impl TcpEnd {
         Ok(Timed { span: Span { start, end: Instant::now() }, samples: Vec::new() })
     }
 
-    fn prepare(&mut self, round: &TcpRound) -> Result<()> {
-        let needed = (stride(round.size) as usize).saturating_mul(round.count as usize).max(REQUEST);
-        if needed > self.memory.len() {
-            return Err(Failure::failed(format!("a round of {needed} bytes exceeds the region")));
-        }
-        let spinning = round.spin && round.kind != TcpKind::Stream;
-        self.stream.set_nonblocking(spinning)?;
-        self.spinning = spinning;
-        Ok(())
-    }
-
     fn send_stream(&mut self, round: &TcpRound) -> Result<Timed> {
-        let (size, stride) = (round.size as usize, stride(round.size) as usize);
+        let size = round.size as usize;
         let start = Instant::now();
         for message in 0..round.count as usize {
-            self.write(message * stride, size)?;
+            self.write(message * size, size)?;
         }
         self.read(0, 1)?;
         Ok(Timed { span: Span { start, end: Instant::now() }, samples: Vec::new() })
     }
 
-    /// Takes bytes as they come, each to its final place, and confirms the last.
+    /// Takes bytes as they come, and confirms the last.
     fn receive_stream(&mut self, round: &TcpRound) -> Result<()> {
         let total = round.size as usize * round.count as usize;
         let mut got = 0;
+        let mut spins = 0;
         while got < total {
-            match self.stream.read(&mut self.memory[got..total]) {
+            match self.stream.read(&mut self.sink[got..total]) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(bytes) => got += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => signal::check()?,
-                Err(error) => return Err(stalled(error)),
+                Err(error) => retry(error, self.spinning, &mut spins)?,
             }
         }
         self.write(0, 1)
@@ -174,7 +201,7 @@ impl TcpEnd {
         let mut done = 0;
         let mut spins = 0;
         while done < len {
-            match self.stream.write(&self.memory[at + done..at + len]) {
+            match self.stream.write(&self.source[at + done..at + len]) {
                 Ok(bytes) => done += bytes,
                 Err(error) => retry(error, self.spinning, &mut spins)?,
             }
@@ -186,13 +213,22 @@ impl TcpEnd {
         let mut done = 0;
         let mut spins = 0;
         while done < len {
-            match self.stream.read(&mut self.memory[at + done..at + len]) {
+            match self.stream.read(&mut self.sink[at + done..at + len]) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(bytes) => done += bytes,
                 Err(error) => retry(error, self.spinning, &mut spins)?,
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the end `role` sends messages that are checked.
+fn sends(round: &TcpRound, role: Role) -> bool {
+    match round.kind {
+        TcpKind::Stream => role == Role::Initiator,
+        TcpKind::PingPong => true,
+        TcpKind::Request => role == Role::Responder,
     }
 }
 
@@ -253,18 +289,28 @@ mod tests {
         })
     }
 
+    fn round(kind: TcpKind, size: u32, spin: bool) -> TcpRound {
+        TcpRound { kind, size, count: 10, spin, generation: u64::from(size) }
+    }
+
     #[test]
     fn every_kind_of_round_moves_its_messages() {
         let (mut near, mut far) = pair(1 << 16);
         for kind in [TcpKind::Stream, TcpKind::PingPong, TcpKind::Request] {
-            for (size, spin) in [(8, true), (100, false), (4096, true)] {
-                let round = TcpRound { kind, size, count: 10, spin };
+            for (size, spin) in [(8, true), (100, false), (101, true), (4096, true)] {
+                let round = round(kind, size, spin);
+                near.prepare(&round, Role::Initiator).unwrap();
+                far.prepare(&round, Role::Responder).unwrap();
                 let timed = std::thread::scope(|scope| {
                     let far = scope.spawn(|| far.respond(&round).unwrap());
                     let timed = near.initiate(&round).unwrap();
                     far.join().unwrap();
                     timed
                 });
+                let mut verdict = near.verify(&round, Role::Initiator);
+                verdict.merge(far.verify(&round, Role::Responder));
+                let ways = if kind == TcpKind::PingPong { 2 } else { 1 };
+                assert_eq!((verdict.checked, verdict.wrong), (ways * 10 * u64::from(size), 0), "{round:?}");
                 let expected = if kind == TcpKind::Stream { 0 } else { 10 };
                 assert_eq!(timed.samples.len(), expected, "{round:?}");
                 assert!(timed.span.end > timed.span.start);
@@ -276,14 +322,15 @@ mod tests {
     fn a_vanished_peer_is_an_error() {
         let (mut near, far) = pair(1 << 10);
         drop(far);
-        let round = TcpRound { kind: TcpKind::PingPong, size: 64, count: 2, spin: true };
+        let round = round(TcpKind::PingPong, 64, true);
+        near.prepare(&round, Role::Initiator).unwrap();
         assert!(near.initiate(&round).unwrap_err().hint.is_some());
     }
 
     #[test]
     fn a_round_larger_than_the_region_is_refused() {
         let (mut near, _far) = pair(1 << 10);
-        let round = TcpRound { kind: TcpKind::Stream, size: 1024, count: 2, spin: false };
-        assert!(near.initiate(&round).unwrap_err().cause.contains("exceeds the region"));
+        let failure = near.prepare(&round(TcpKind::Stream, 1024, false), Role::Initiator).unwrap_err();
+        assert!(failure.cause.contains("exceeds the region"));
     }
 }
