@@ -354,7 +354,7 @@ impl Guest {
 
     /// The lines in which the guest's kernel complained.
     pub fn complaints(&self) -> Vec<String> {
-        let signs = ["BUG:", "Oops", "WARNING: CPU", "Kernel panic", "general protection"];
+        let signs = ["BUG:", "kernel BUG at", "Oops", "WARNING: CPU", "Kernel panic", "general protection"];
         let console = self.console();
         console.lines().filter(|l| signs.iter().any(|s| l.contains(s))).map(str::to_owned).collect()
     }

@@ -1,5 +1,7 @@
 //! `interop`: runs the interop cases, or a command in a siw guest.
 
+mod peer;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use rnic_interop::{Guest, GuestOptions, Siw, cases, namespace, runner::Runner};
@@ -28,6 +30,8 @@ enum Task {
         #[arg(long)]
         json: bool,
     },
+    /// Be a client or server over rnic-verbs, as siwprobe is in the guest; the cases use it.
+    Peer(peer::PeerArgs),
     /// Boot a guest, run a command in it, and exit with its status.
     Guest {
         /// With siw as Linux has it.
@@ -61,6 +65,7 @@ fn main() -> Result<ExitCode> {
             let totals = Runner::new(json, strict).run(cases);
             Ok(if totals.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
+        Task::Peer(args) => Ok(if peer::run(&args)? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         Task::Guest { stock, params, time, command } => {
             let siw = if stock { Siw::Stock } else { Siw::Repaired };
             let guest = Guest::boot(&GuestOptions { siw, params, ..GuestOptions::default() })?;

@@ -93,11 +93,11 @@ impl Runner {
         let before = guest.complaints().len();
         let result = (case.body)(&Bench { guest, scratch: Scratch::new()? });
         let complaints = guest.complaints().split_off(before);
-        if guest.run("true", STEP).is_err() {
-            self.guest = None; // the next case gets a fresh one
-        }
         if !complaints.is_empty() {
             eprintln!("{}: the guest's kernel complained: {}", case.name, complaints.join("; "));
+        }
+        if !complaints.is_empty() || guest.run("true", STEP).is_err() {
+            self.guest = None; // the next case gets a fresh one
         }
         result
     }

@@ -5,11 +5,13 @@
 //   "SIWP" rkey:u32 address:u64 size:u32 (big endian). Of the messages that it receives
 //     "V OFFSET LENGTH SEED"  checks that part against the pattern of that seed and answers "OK" or "BAD INDEX";
 //     "F OFFSET LENGTH SEED"  fills it so and answers "OK";
+//     "K"                     asks for a key that may be invalidated: "0xRKEY";
 //     "Q"                     makes it disconnect;
 //   and others are echoed. -R rejects each connection with private data "no thanks". -q 0 posts no receives.
 // Client: siwprobe -c ADDR [-p PORT] [-d PRIVATE_DATA] [-i IRD] [-o ORD] [-q RECEIVES] [-r RECEIVE_SIZE] [-t SECONDS] OP...
 //   OP: send:LEN sendinv:LEN write:LEN read:LEN zwrite zread (0 bytes); quit (asks the server to disconnect); sleep:MS
-//       badwrite badread (an rkey of nobody)  pastwrite pastread (past the end of the server's buffer)  fetchadd
+//       badwrite badread (an rkey of nobody)  pastwrite pastread (past the end of the server's buffer)
+//       flood:COUNT (Sends of 16 KiB without awaiting answers)  stalewrite (with the key that the last sendinv invalidated)  fetchadd
 // Pattern: byte i of the buffer = seed + 7*i + (i >> 8), mod 256.
 // Exit status: 0 all went as asked, 1 not so (what happened is printed), 2 usage.
 #include <arpa/inet.h>
@@ -188,6 +190,9 @@ static int obey(struct rdma_cm_id *id, const uint8_t *message, size_t len)
 	} else if (sscanf(text, "F %zu %zu %u", &offset, &n, &seed) == 3 && offset + n <= size) {
 		fill(buf, offset, n, seed);
 		send_text(id, answer);
+	} else if (!strcmp(text, "K")) {
+		snprintf(answer, sizeof answer, "0x%x", mr->rkey);
+		send_text(id, answer);
 	} else if (!strcmp(text, "Q")) {
 		say("  asked to disconnect");
 		rdma_disconnect(id);
@@ -290,25 +295,44 @@ static int server(struct rdma_cm_id *listener, struct rdma_conn_param *param, in
 
 // --- client ---------------------------------------------------------------------------------------
 
+// Waits for a message. False if none comes.
+static int receive(struct rdma_cm_id *id, const char *what, struct ibv_wc *wc)
+{
+	for (double start = now(); now() - start < limit && !disconnected; look_at_events(id)) {
+		if (!poll_one(id->recv_cq, wc))
+			continue;
+		if (wc->status)
+			say("%s: receive wc %s", what, ibv_wc_status_str(wc->status));
+		return !wc->status;
+	}
+	say("%s: no answer", what);
+	return 0;
+}
+
 // Waits for a message that ought to be these bytes.
 static int expect(struct rdma_cm_id *id, const char *what, const void *bytes, size_t len)
 {
 	struct ibv_wc wc;
 
-	for (double start = now(); now() - start < limit && !disconnected; look_at_events(id)) {
-		if (!poll_one(id->recv_cq, &wc))
-			continue;
-		if (wc.status) {
-			say("%s: receive wc %s", what, ibv_wc_status_str(wc.status));
-			return 1;
-		}
-		int right = wc.byte_len == len && !memcmp(receive_buf + wc.wr_id * receive_size, bytes, len);
-		say("%s: answer of %u bytes %s", what, wc.byte_len, right ? "as expected" : "WRONG");
-		post_receive(id, wc.wr_id);
-		return !right;
-	}
-	say("%s: no answer", what);
-	return 1;
+	if (!receive(id, what, &wc))
+		return 1;
+	int right = wc.byte_len == len && !memcmp(receive_buf + wc.wr_id * receive_size, bytes, len);
+	say("%s: answer of %u bytes %s", what, wc.byte_len, right ? "as expected" : "WRONG");
+	post_receive(id, wc.wr_id);
+	return !right;
+}
+
+// Asks for a key that may be invalidated. 0 if there is none.
+static uint32_t ask_for_key(struct rdma_cm_id *id)
+{
+	char text[32] = "";
+	struct ibv_wc wc;
+
+	if (send_text(id, "K") || !receive(id, "key", &wc))
+		return 0;
+	memcpy(text, receive_buf + wc.wr_id * receive_size, wc.byte_len < sizeof text ? wc.byte_len : sizeof text - 1);
+	post_receive(id, wc.wr_id);
+	return strtoul(text, NULL, 0);
 }
 
 static int ask(struct rdma_cm_id *id, const char *what, char verb, size_t len, unsigned seed)
@@ -316,6 +340,23 @@ static int ask(struct rdma_cm_id *id, const char *what, char verb, size_t len, u
 	char text[64];
 	snprintf(text, sizeof text, "%c 0 %zu %u", verb, len, seed);
 	return send_text(id, text) || expect(id, what, "OK", 2);
+}
+
+static int flood(struct rdma_cm_id *id, size_t count)
+{
+	enum { LENGTH = 16384 };
+
+	fill(send_buf, 0, LENGTH, 0);
+	send_buf[0] = '*'; // no command to the server
+	for (; count; count--) {
+		if (rdma_post_send(id, NULL, send_buf, LENGTH, send_mr, IBV_SEND_SIGNALED)) {
+			say("flood: post_send: %s", strerror(errno));
+			return 1;
+		}
+		if (reap(id, NULL))
+			return 1;
+	}
+	return 0;
 }
 
 static int quit(struct rdma_cm_id *id)
@@ -338,8 +379,8 @@ static int is_read(const char *op)
 	return is(op, "read") || is(op, "zread") || is(op, "badread") || is(op, "pastread");
 }
 
-// The work request of an operation. False if there is no such operation.
-static int prepare(const char *op, size_t len, unsigned seed, const struct place *peer, struct ibv_send_wr *wr)
+// The work request of an operation; `key` is the one that may be or is invalidated. False if there is no such operation.
+static int prepare(const char *op, size_t len, unsigned seed, uint32_t key, const struct place *peer, struct ibv_send_wr *wr)
 {
 	struct ibv_sge *sge = wr->sg_list;
 
@@ -347,15 +388,17 @@ static int prepare(const char *op, size_t len, unsigned seed, const struct place
 	wr->num_sge = len > 0;
 	wr->send_flags = IBV_SEND_SIGNALED;
 	wr->wr.rdma.remote_addr = strncmp(op, "past", 4) ? peer->addr : peer->addr + peer->size - len / 2;
-	wr->wr.rdma.rkey = strncmp(op, "bad", 3) ? peer->rkey : peer->rkey ^ 0x5a5a5a00;
+	wr->wr.rdma.rkey = is(op, "stalewrite") ? key : strncmp(op, "bad", 3) ? peer->rkey : peer->rkey ^ 0x5a5a5a00;
 	if (is(op, "send") || is(op, "sendinv")) {
 		wr->opcode = is(op, "send") ? IBV_WR_SEND : IBV_WR_SEND_WITH_INV;
-		wr->invalidate_rkey = peer->rkey;
+		wr->invalidate_rkey = key;
+		wr->wr.rdma.rkey = key; // where libsiw looks for it
 		*sge = (struct ibv_sge){ (uintptr_t)send_buf, len, send_mr->lkey };
 		fill(send_buf, 0, len, seed);
 		if (len)
 			send_buf[0] = '*'; // no command to the server
-	} else if (is(op, "write") || is(op, "zwrite") || is(op, "badwrite") || is(op, "pastwrite")) {
+	} else if (is(op, "write") || is(op, "zwrite") || is(op, "badwrite") || is(op, "pastwrite") ||
+		   is(op, "stalewrite")) {
 		wr->opcode = IBV_WR_RDMA_WRITE;
 		fill(buf, 0, len, seed);
 	} else if (is_read(op)) {
@@ -376,6 +419,7 @@ static int prepare(const char *op, size_t len, unsigned seed, const struct place
 static int operate(struct rdma_cm_id *id, const char *word, const struct place *peer)
 {
 	static unsigned seed = 10;
+	static uint32_t key;
 	char op[32] = "";
 	size_t len = 64;
 	struct ibv_sge sge;
@@ -385,6 +429,8 @@ static int operate(struct rdma_cm_id *id, const char *word, const struct place *
 	seed++;
 	if (is(op, "quit"))
 		return quit(id);
+	if (is(op, "flood"))
+		return flood(id, len);
 	if (is(op, "sleep")) {
 		usleep(len * 1000);
 		look_at_events(id);
@@ -398,7 +444,9 @@ static int operate(struct rdma_cm_id *id, const char *word, const struct place *
 	}
 	if (is(op, "read") && ask(id, "fill", 'F', len, seed))
 		return 1;
-	if (!prepare(op, len, seed, peer, &wr)) {
+	if (is(op, "sendinv"))
+		key = ask_for_key(id);
+	if (!prepare(op, len, seed, key, peer, &wr)) {
 		say("unknown operation %s", word);
 		return 1;
 	}
@@ -443,7 +491,7 @@ static int client(struct rdma_cm_id *id, struct rdma_conn_param *param, char **o
 		return 1;
 	peer = (struct place){ "SIWP", ntohl(peer.rkey), be64toh(peer.addr), ntohl(peer.size) };
 	fcntl(id->channel->fd, F_SETFL, O_NONBLOCK);
-	for (; *ops; ops++) {
+	for (; *ops && !failed; ops++) {
 		failed |= operate(id, *ops, &peer);
 		look_at_events(id);
 	}

@@ -81,7 +81,6 @@ fn client_variants() -> Vec<Case> {
     let s = |options| Session::new(3, LONG, options);
     vec![
         client("crc", s(&["--crc", "on"])),
-        client("crc-asked-by-peer", s(&[])).params(&["mpa_crc_required=1"]),
         client("mpa-1", s(&["--mpa", "1"])),
         client("mpa-1-crc", s(&["--mpa", "1", "--crc", "on"])),
         client("rtr-write", s(&["--rtr", "write"])),
