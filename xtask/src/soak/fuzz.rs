@@ -1,7 +1,10 @@
 //! Runs every cargo-fuzz target for a while, from its corpus; a crash leaves its input under `fuzz/artifacts`.
+//!
+//! What the fuzzer finds worth keeping goes to `target/fuzz-corpus`: the committed corpus stays small.
 
+use crate::cmd;
 use crate::stage::Stages;
-use crate::{cmd, workspace};
+use crate::workspace::{self, Metadata};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
@@ -30,8 +33,12 @@ pub(super) fn run(stages: &mut Stages, time: Duration) -> Result<()> {
 /// One target: several workers share the corpus, so that two cores are used.
 fn fuzz(folder: &Path, target: &str, time: Duration) -> Result<()> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    let found = Metadata::load()?.target_directory.join("fuzz-corpus").join(target);
+    fs::create_dir_all(&found)?;
     let mut c = cmd::command("cargo");
-    c.current_dir(folder).args(["+nightly", "fuzz", "run", target, "--"]);
+    c.current_dir(folder).args(["+nightly", "fuzz", "run", target]);
+    // The first folder is added to, the others are read.
+    c.arg(found).arg(folder.join("corpus").join(target)).arg("--");
     c.arg(format!("-max_total_time={}", time.as_secs()));
     c.arg(format!("-fork={workers}"));
     c.args(["-timeout=10", "-rss_limit_mb=4096", "-print_final_stats=1"]);
