@@ -70,6 +70,12 @@ impl Transmitter {
         true
     }
 
+    /// Drops the message under way: its last segment never comes, so only a Terminate may follow.
+    /// RFC 5040 §7.2.
+    pub fn cancel(&mut self) {
+        self.current = None;
+    }
+
     /// The next segment of the message under way; `None` when idle.
     pub fn next_segment(&mut self) -> Option<Segment> {
         let cur = self.current.as_mut()?;

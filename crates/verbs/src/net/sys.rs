@@ -4,6 +4,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use crate::mem::Grant;
 
@@ -84,8 +85,22 @@ pub(crate) struct TcpHealth {
     pub(crate) since_ack_ms: u32,
     /// Milliseconds since the last data came.
     pub(crate) since_data_ms: u32,
+    /// Probes of the peer's closed window that were not answered.
+    pub(crate) unanswered_probes: u8,
     /// The path's send MSS in bytes.
     pub(crate) send_mss: u32,
+}
+
+impl TcpHealth {
+    /// Since when the peer's TCP is silent.
+    pub(crate) fn silence(&self) -> Duration {
+        Duration::from_millis(self.since_ack_ms.min(self.since_data_ms).into())
+    }
+
+    /// The peer's window is closed and it answers the probes, which come at long intervals.
+    pub(crate) fn is_probing(&self) -> bool {
+        self.unacked == 0 && self.unanswered_probes < 2
+    }
 }
 
 /// Asks for it (TCP_INFO).
@@ -106,20 +121,50 @@ pub(crate) fn tcp_health(fd: BorrowedFd<'_>) -> io::Result<TcpHealth> {
     if rc != 0 {
         return Err(io::Error::last_os_error());
     }
-    let mut queued: libc::c_int = 0;
-    // SAFETY: SIOCOUTQNSD writes one int.
-    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), SIOCOUTQNSD, &raw mut queued) };
     Ok(TcpHealth {
         unacked: info.tcpi_unacked,
-        not_sent: if rc == 0 { queued.max(0) as u32 } else { 0 },
+        not_sent: count(fd, SIOCOUTQNSD).unwrap_or(0) as u32,
         since_ack_ms: info.tcpi_last_ack_recv,
         since_data_ms: info.tcpi_last_data_recv,
+        unanswered_probes: info.tcpi_probes,
         send_mss: info.tcpi_snd_mss,
     })
 }
 
 /// Bytes in the send queue that were not sent yet (linux/sockios.h).
 const SIOCOUTQNSD: libc::Ioctl = 0x894B;
+/// Bytes in the send queue that were not acknowledged yet.
+const SIOCOUTQ: libc::Ioctl = 0x5411;
+
+fn count(fd: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> {
+    let mut n: libc::c_int = 0;
+    // SAFETY: both requests that this is called with write one int.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut n) };
+    if rc == 0 { Ok(n.max(0) as u64) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Bytes given to TCP that the peer's has not acknowledged.
+pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    count(fd, SIOCOUTQ)
+}
+
+/// Has TCP repeat lost segments and probe closed windows at least this often, where the system can
+/// (Linux 6.15): otherwise it asks less and less often, up to every two minutes.
+pub(crate) fn set_longest_retry(fd: BorrowedFd<'_>, interval: Duration) {
+    /// linux/tcp.h: TCP_RTO_MAX_MS.
+    const TCP_RTO_MAX_MS: libc::c_int = 44;
+    let ms = interval.as_millis().clamp(1000, 120_000) as libc::c_int;
+    // SAFETY: the option takes one int.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_RTO_MAX_MS,
+            (&raw const ms).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
+}
 
 /// Blocks every signal in the calling thread: a library's thread must not run the program's handlers.
 pub(crate) fn block_all_signals() {

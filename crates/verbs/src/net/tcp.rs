@@ -67,6 +67,7 @@ pub(crate) fn prepare(fd: impl AsFd, keep_alive: Option<std::time::Duration>) ->
     // rule 5044-5.1-1
     sockopt::set_tcp_nodelay(&fd, true)?;
     if let Some(idle) = keep_alive {
+        super::sys::set_longest_retry(fd.as_fd(), idle / 4);
         sockopt::set_socket_keepalive(&fd, true)?;
         let idle = idle.max(std::time::Duration::from_secs(2));
         sockopt::set_tcp_keepidle(&fd, idle / 2)?;

@@ -117,6 +117,19 @@ impl Batch {
         }
     }
 
+    /// Copies what is only referred to: afterwards the batch does not look at registered memory.
+    pub(crate) fn detach(&mut self) -> Result<(), TaggedFault> {
+        for piece in &mut self.pieces {
+            if let Piece::Memory { segment, offset, len } = piece {
+                let start = self.arena.len();
+                self.arena.resize(start + *len, 0);
+                segment.enter_part(*offset, *len)?.copy_out_checked(0, &mut self.arena[start..])?;
+                *piece = Piece::Own { start, len: *len };
+            }
+        }
+        Ok(())
+    }
+
     /// Gives TCP what it takes.
     pub(crate) fn flush(&mut self, fd: BorrowedFd<'_>) -> Flushed {
         while !self.pieces.is_empty() {

@@ -14,7 +14,6 @@ use crate::counters::add;
 use crate::event::AsyncEvent;
 use crate::net::sys;
 use crate::queue::{Completion, CompletionOp, Status};
-use crate::shard::Timer;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +24,8 @@ pub(crate) enum Cause {
     PeerClosed { clean: bool },
     /// The peer broke a rule (or our memory failed it).
     Fault(Fault),
-    /// Memory that a peer reads was withdrawn before its answer began.
-    ResponseFault(Fault),
+    /// The same, found when the segment was gone already: it cannot be quoted.
+    LateFault(Fault),
     /// The peer sent a Terminate.
     Terminated(Option<TerminateMessage>),
     /// TCP failed, with this errno.
@@ -52,7 +51,7 @@ impl Cause {
     fn terminate(&self) -> Option<Terminate> {
         match self {
             // rule 5040-5.4-3, 5044-8-3
-            Self::Fault(f) | Self::ResponseFault(f) => Some(f.terminate()),
+            Self::Fault(f) | Self::LateFault(f) => Some(f.terminate()),
             Self::Request { .. } => Some(Fault::LocalResource.terminate()),
             _ => None,
         }
@@ -63,38 +62,47 @@ impl Cause {
         !matches!(self, Self::Broken(_) | Self::SourceLost(_) | Self::DeadPath)
     }
 
-    /// How the oldest request under way ended; the others are flushed.
-    fn send_status(&self) -> Status {
+    /// The fault that ended it.
+    fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Fault(f) | Self::LateFault(f) => Some(*f),
+            _ => None,
+        }
+    }
+
+    /// How the oldest request under way ended; the others are flushed. `receive_failed`: the memory at
+    /// fault is a receive's.
+    fn send_status(&self, receive_failed: bool) -> Status {
         match self {
             Self::Local | Self::PeerClosed { .. } | Self::Request { .. } => Status::WrFlush,
             Self::Broken(_) | Self::DeadPath => Status::RetryExceeded,
             Self::Stalled => Status::ResponseTimeout,
             Self::SourceLost(_) => Status::LocalProtection,
             Self::Fault(Fault::ResponseMismatch | Fault::UnexpectedResponse) => Status::BadResponse,
-            Self::Fault(Fault::LocalMemory) => Status::LocalProtection,
-            Self::Fault(_) | Self::ResponseFault(_) => Status::WrFlush,
+            Self::Fault(Fault::LocalMemory) if !receive_failed => Status::LocalProtection,
+            Self::Fault(_) | Self::LateFault(_) => Status::WrFlush,
             Self::Terminated(m) => m.map_or(Status::RemoteOperation, |m| terminated_status(m.terminate)),
         }
     }
 
     /// How the receive under way ended.
-    fn recv_status(&self) -> Status {
-        match self {
-            Self::Fault(Fault::MessageTooLong) => Status::LocalLengthError,
-            Self::Fault(Fault::LocalMemory) => Status::LocalProtection,
+    fn recv_status(&self, receive_failed: bool) -> Status {
+        match self.fault() {
+            Some(Fault::MessageTooLong) => Status::LocalLengthError,
+            Some(Fault::LocalMemory) if receive_failed => Status::LocalProtection,
             _ => Status::WrFlush,
         }
     }
 
     fn event(&self, qp_num: u32) -> AsyncEvent {
+        if let Some(
+            f @ (Fault::Write(..) | Fault::ReadSource(..) | Fault::Atomic(..) | Fault::Invalidate(_)),
+        ) = self.fault()
+        {
+            return AsyncEvent::QpAccessError { qp_num, terminate: f.terminate() };
+        }
         match self {
             Self::Local | Self::PeerClosed { clean: true } => AsyncEvent::Disconnected { qp_num },
-            Self::Fault(
-                Fault::Write(..) | Fault::ReadSource(..) | Fault::Atomic(..) | Fault::Invalidate(_),
-            ) => {
-                let terminate = self.terminate().unwrap_or_else(|| Fault::LocalResource.terminate());
-                AsyncEvent::QpAccessError { qp_num, terminate }
-            }
             // rule 5040-5.4-3
             Self::Terminated(m) => {
                 AsyncEvent::QpFatal { qp_num, terminate: m.map(|m| m.terminate), from_peer: true }
@@ -135,9 +143,8 @@ impl QpInner {
         let terminate = cause.terminate().map(|t| encode(t, &cause, &rx));
         // rule 5040-5.4-2, 5040-7.2-4, 5044-8-2
         rx.discard = true;
-        rx.paused = false;
-        self.stop_sending(&cause, terminate);
-        self.flush_sends(&cause);
+        let can_send = self.stop_sending(&cause, terminate);
+        self.flush_sends(&cause, rx.slots.has_failed());
         self.flush_current(&cause, &mut rx);
         drop(rx);
         self.flush_receives();
@@ -148,10 +155,10 @@ impl QpInner {
             self.device.report(AsyncEvent::LastWqeReached { qp_num: self.num });
         }
         if let Some(link) = link {
-            if cause.can_send() {
+            if can_send {
                 link.set_read(true);
                 // rule 5044-7.2-1, 5040-6.2-1, 5041-6.2.1-1
-                link.timer(self.device.config.linger, Timer::Deadline);
+                link.start_closing(self.device.config.linger);
                 self.kick();
             } else {
                 self.close_now();
@@ -163,29 +170,30 @@ impl QpInner {
     fn count(&self, cause: &Cause) {
         let c = &self.device.counters;
         match cause {
-            Cause::Fault(_) | Cause::ResponseFault(_) | Cause::SourceLost(_) => add(&c.faults_local, 1),
+            Cause::Fault(_) | Cause::LateFault(_) | Cause::SourceLost(_) => add(&c.faults_local, 1),
             Cause::Terminated(_) => add(&c.faults_peer, 1),
             Cause::DeadPath => add(&c.dead_paths, 1),
             _ => {}
         }
     }
 
-    fn stop_sending(&self, cause: &Cause, terminate: Option<Message>) {
+    /// Returns whether what the batch has may still be sent.
+    fn stop_sending(&self, cause: &Cause, terminate: Option<Message>) -> bool {
         let mut tx = self.lock_tx();
-        if cause.can_send() {
-            tx.finish(terminate);
-        } else {
+        let can_send = cause.can_send() && tx.finish(terminate).is_ok();
+        if !can_send {
             tx.disconnect();
         }
+        can_send
     }
 
     /// Completes the send queue in order: what is done, the one that failed, the rest as flushed.
-    fn flush_sends(&self, cause: &Cause) {
+    fn flush_sends(&self, cause: &Cause, receive_failed: bool) {
         let mut tx = self.lock_tx();
         let pending = tx.take_pending();
         let mut shared = self.lock_shared();
         self.retire(&mut shared);
-        let mut blame = cause.send_status();
+        let mut blame = cause.send_status(receive_failed);
         let mut n = 0;
         loop {
             let seq = shared.first_seq();
@@ -218,12 +226,13 @@ impl QpInner {
 
     /// The receive that a message was arriving in.
     fn flush_current(&self, cause: &Cause, rx: &mut Rx) {
+        let status = cause.recv_status(rx.slots.has_failed());
         self.drop_held(&mut rx.slots);
         if let Some(wqe) = rx.slots.current.take() {
             self.recv_cq.push(
                 Completion {
                     wr_id: wqe.wr_id,
-                    status: cause.recv_status(),
+                    status,
                     opcode: CompletionOp::Recv,
                     qp_num: self.num,
                     ..Completion::default()
@@ -260,6 +269,32 @@ impl QpInner {
         }
     }
 
+    /// The peer's stream ended while ours is being closed.
+    pub(super) fn peer_ended(&self) {
+        {
+            let tx = self.lock_tx();
+            if !tx.is_finished()
+                && let Some(link) = tx.link()
+            {
+                // The Terminate may be among what still waits: no further word of the end until it is out.
+                link.set_read(false);
+                return;
+            }
+        }
+        self.close_now();
+    }
+
+    /// A closing connection waited for the peer's end of stream.
+    pub(super) fn closing_timed_out(&self) {
+        let Some(link) = self.lock_rx().link() else { return };
+        let with_tcp = sys::unacknowledged(link.fd()).unwrap_or(0);
+        let left = with_tcp + self.lock_tx().waiting() as u64;
+        let config = &self.device.config;
+        if link.is_closed_for_good(left, config.linger, config.path_timeout) {
+            self.close_now();
+        }
+    }
+
     /// Back to the start: nothing is reported. Only after the connection is over.
     pub(super) fn reset(&self) -> crate::Result<()> {
         self.fail(Cause::Local);
@@ -284,21 +319,21 @@ impl QpInner {
     /// live peer is no reason to give up, silence is.
     pub(super) fn check_health(&self) {
         let Some(link) = self.lock_rx().link() else { return };
-        link.health_fired();
-        let Ok(health) = sys::tcp_health(link.fd()) else { return };
+        let Ok(health) = sys::tcp_health(link.fd()) else { return link.health_fired(None) };
         self.lock_tx().set_mss(&link, health.send_mss as usize);
         let under_way = health.unacked > 0 || health.not_sent > 0;
-        let limit = self.device.config.path_timeout.as_millis() as u32;
-        if under_way && health.since_ack_ms.min(health.since_data_ms) >= limit {
+        // What was heard before the present bytes were under way does not count.
+        let silence = health.silence().min(link.watched_for());
+        if under_way && silence >= self.device.config.path_timeout && !health.is_probing() {
             self.fail(Cause::DeadPath);
             return;
         }
         let waits = link.patience.stall_timeout.is_some() && !self.lock_shared().is_idle();
         if waits && link.patience.stall_timeout.is_some_and(|t| link.idle_for(self.moved()) >= t) {
             self.fail(Cause::Stalled);
-        } else if under_way || waits {
-            self.arm_health(&link);
+            return;
         }
+        link.health_fired((under_way || waits).then_some(HEALTH));
     }
 
     /// Bytes moved either way.

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use iwarp::{Fault, ReceiveSlot};
 
@@ -15,49 +16,96 @@ use super::wqe::RecvWqe;
 use crate::counters::add;
 use crate::shard::Timer;
 
-/// Cookie of a message that goes to a buffer of ours.
+/// Cookie of a message that began without a posted receive.
 pub(super) const HELD: u64 = u64::MAX;
 /// Cookie of a message that goes to a posted receive.
 const POSTED: u64 = 0;
+/// Bytes that a held message counts for beyond its own: empty ones must not be free.
+const OVERHEAD: usize = 128;
 
 /// The receive in progress and what is held aside.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     /// The receive that the message under way goes to.
     pub(super) current: Option<RecvWqe>,
-    /// The message under way for which no receive was posted.
+    /// The message under way goes to `incoming`, since no receive was posted when it began.
+    holding: bool,
     incoming: Vec<u8>,
     held: VecDeque<(Received, Vec<u8>)>,
     bytes: usize,
+    /// A receive could not take its message; nothing is delivered behind it.
+    failed: Option<Fault>,
+    /// Since when reading is stopped, at the cap.
+    paused: Option<Instant>,
+    /// The timer that ends such a pause runs.
+    timer: bool,
+}
+
+impl Slots {
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// The receive under way could not take its message.
+    pub(super) fn fail(&mut self, fault: Fault) -> Fault {
+        *self.failed.insert(fault)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
 }
 
 impl QpInner {
     /// The place for a message that begins.
-    pub(super) fn take_receive(&self, slots: &mut Slots) -> ReceiveSlot {
-        // Messages are delivered in order: nothing overtakes those held.
-        if slots.held.is_empty()
-            // rule 5041-5.1.2-3
-            && let Some(wqe) = self.rq.take()
-        {
-            let len = wqe.len;
-            slots.current = Some(wqe);
-            return ReceiveSlot { cookie: POSTED, len };
+    pub(super) fn take_receive(&self, slots: &mut Slots) -> Result<ReceiveSlot, Fault> {
+        if let Some(fault) = slots.failed {
+            return Err(fault);
+        }
+        if let Some(slot) = self.take_posted(slots) {
+            return Ok(slot);
+        }
+        self.await_receive();
+        // One may have been posted before that was known.
+        if let Some(slot) = self.take_posted(slots) {
+            return Ok(slot);
         }
         add(&self.counters.rx_held, 1);
         slots.incoming.clear();
-        ReceiveSlot { cookie: HELD, len: u64::from(u32::MAX) }
+        slots.holding = true;
+        self.count_held(slots, OVERHEAD);
+        Ok(ReceiveSlot { cookie: HELD, len: u64::from(u32::MAX) })
     }
 
-    pub(super) fn place_receive(
-        &self,
-        slots: &mut Slots,
-        cookie: u64,
-        offset: u32,
-        bytes: &[u8],
-    ) -> Result<(), Fault> {
-        if cookie == POSTED {
+    fn take_posted(&self, slots: &mut Slots) -> Option<ReceiveSlot> {
+        // Messages are delivered in order: nothing overtakes those held.
+        if !slots.held.is_empty() {
+            return None;
+        }
+        // rule 5041-5.1.2-3
+        let wqe = self.rq.take()?;
+        let len = wqe.len;
+        slots.current = Some(wqe);
+        Some(ReceiveSlot { cookie: POSTED, len })
+    }
+
+    /// Whoever posts a receive from here on calls [`Self::receive_posted`].
+    fn await_receive(&self) {
+        self.holds.store(true, Ordering::SeqCst);
+        if self.rq.is_shared() {
+            self.rq.hungry(self.weak());
+        }
+    }
+
+    pub(super) fn place_receive(&self, slots: &mut Slots, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        if !slots.holding {
             let wqe = slots.current.as_ref().ok_or(Fault::LocalResource)?;
-            return wqe.segments.copy_in(offset as usize, bytes).map_err(|_| Fault::LocalMemory);
+            // The core knows the length of receives that were there when their message began.
+            if u64::from(offset) + bytes.len() as u64 > wqe.len {
+                return Err(Fault::MessageTooLong);
+            }
+            let copied = wqe.segments.copy_in(offset as usize, bytes);
+            return copied.map_err(|_| slots.fail(Fault::LocalMemory));
         }
         debug_assert_eq!(slots.incoming.len(), offset as usize);
         slots.incoming.extend_from_slice(bytes);
@@ -76,8 +124,8 @@ impl QpInner {
     }
 
     /// A message is complete.
-    pub(super) fn receive_done(&self, slots: &mut Slots, cookie: u64, done: Received, out: &mut Outcome) {
-        if cookie == POSTED {
+    pub(super) fn receive_done(&self, slots: &mut Slots, done: Received, out: &mut Outcome) {
+        if !std::mem::take(&mut slots.holding) {
             if let Some(wqe) = slots.current.take() {
                 self.recv_cq.push(done.completion(wqe.wr_id, self.num), done.solicited());
             }
@@ -85,48 +133,49 @@ impl QpInner {
         }
         let data = std::mem::take(&mut slots.incoming);
         slots.held.push_back((done, data));
-        self.holds.store(true, Ordering::SeqCst);
-        if self.rq.is_shared() {
-            self.rq.hungry(self.weak());
-        }
+        self.await_receive();
         // A receive may have been posted since the message began.
-        if let Err(fault) = self.deliver_held(slots) {
-            out.end = Some(Cause::Fault(fault));
-        }
+        out.end = self.deliver_held(slots);
     }
 
-    /// Gives held messages to posted receives.
-    fn deliver_held(&self, slots: &mut Slots) -> Result<(), Fault> {
-        while !slots.held.is_empty() {
-            let Some(wqe) = self.rq.take() else { return Ok(()) };
-            let Some((done, data)) = slots.held.pop_front() else { break };
-            self.uncount_held(slots, data.len());
-            if data.len() as u64 > wqe.len {
-                slots.current = Some(wqe);
-                return Err(Fault::MessageTooLong);
+    /// Gives held messages to posted receives, in order. Returns why the connection must end, if it must.
+    fn deliver_held(&self, slots: &mut Slots) -> Option<Cause> {
+        while !slots.held.is_empty() || slots.holding {
+            if slots.failed.is_some() {
+                return None;
             }
-            if wqe.segments.copy_in(0, &data).is_err() {
-                slots.current = Some(wqe);
-                return Err(Fault::LocalMemory);
+            let wqe = self.rq.take()?;
+            if let Some((done, data)) = slots.held.pop_front() {
+                self.uncount_held(slots, data.len() + OVERHEAD);
+                let wr_id = wqe.wr_id;
+                if let Err(fault) = fill(slots, wqe, &data) {
+                    return Some(Cause::LateFault(fault));
+                }
+                slots.current = None;
+                self.recv_cq.push(done.completion(wr_id, self.num), done.solicited());
+            } else {
+                // The rest of the message under way goes straight to its receive.
+                let data = std::mem::take(&mut slots.incoming);
+                self.uncount_held(slots, data.len() + OVERHEAD);
+                slots.holding = false;
+                if let Err(fault) = fill(slots, wqe, &data) {
+                    return Some(Cause::LateFault(fault));
+                }
             }
-            self.recv_cq.push(done.completion(wqe.wr_id, self.num), done.solicited());
         }
-        self.holds.store(!slots.incoming.is_empty(), Ordering::SeqCst);
-        Ok(())
+        self.holds.store(false, Ordering::SeqCst);
+        None
     }
 
     /// A receive was posted while messages were held.
     pub(crate) fn receive_posted(&self) {
         let mut rx = self.lock_rx();
-        let mut out = Outcome::default();
-        if let Err(fault) = self.deliver_held(&mut rx.slots) {
-            out.end = Some(Cause::Fault(fault));
-        }
-        if self.rq.is_shared() && !rx.slots.held.is_empty() {
+        let mut out = Outcome { end: self.deliver_held(&mut rx.slots), ..Outcome::default() };
+        if self.holds.load(Ordering::SeqCst) && self.rq.is_shared() {
             self.rq.hungry(self.weak());
         }
-        if out.end.is_none() && rx.paused && !self.is_over_cap(&rx) {
-            rx.paused = false;
+        if out.end.is_none() && rx.slots.is_paused() && !self.is_over_cap(&rx) {
+            rx.slots.paused = None;
             if let Some(link) = rx.link() {
                 link.set_read(true);
             }
@@ -147,28 +196,43 @@ impl QpInner {
     /// At the cap reading stops, for a while; the peer's TCP window then fills.
     pub(super) fn must_pause(&self, rx: &mut Rx, link: &Link) -> bool {
         if rx.slots.bytes == 0 || !self.is_over_cap(rx) {
-            return rx.paused;
+            return rx.slots.is_paused();
         }
-        if rx.paused {
+        if rx.slots.is_paused() {
             return true;
         }
-        self.holds.store(true, Ordering::SeqCst);
+        self.await_receive();
         // Whoever posts a receive from here on sees the flag and waits for our lock.
         if !self.is_over_cap(rx) {
             return false;
         }
-        rx.paused = true;
+        rx.slots.paused = Some(Instant::now());
         link.set_read(false);
-        link.timer(self.device.config.rnr_timeout, Timer::NoReceive);
+        if !std::mem::replace(&mut rx.slots.timer, true) {
+            link.timer(self.device.config.rnr_timeout, Timer::NoReceive);
+        }
         true
     }
 
-    /// Reading was stopped for too long. RFC 5041 §7.2: no buffer available.
+    /// Reading was stopped for too long? RFC 5041 §7.2: no buffer available.
     pub(super) fn receive_timed_out(&self) {
-        if self.lock_rx().paused {
-            // rule 5041-7.1-6
-            self.fail(Cause::Fault(Fault::NoReceive));
+        {
+            let mut rx = self.lock_rx();
+            let Some(since) = rx.slots.paused else {
+                rx.slots.timer = false;
+                return;
+            };
+            // The timer may be that of a pause before this one.
+            let left = self.device.config.rnr_timeout.saturating_sub(since.elapsed());
+            if !left.is_zero() {
+                if let Some(link) = rx.link() {
+                    link.timer(left, Timer::NoReceive);
+                }
+                return;
+            }
         }
+        // rule 5041-7.1-6
+        self.fail(Cause::LateFault(Fault::NoReceive));
     }
 
     /// The connection is over: what is held goes nowhere.
@@ -177,6 +241,18 @@ impl QpInner {
         self.uncount_held(slots, n);
         slots.held.clear();
         slots.incoming = Vec::new();
+        (slots.holding, slots.failed, slots.paused) = (false, None, None);
         self.holds.store(false, Ordering::SeqCst);
     }
+}
+
+/// Puts a held message, or the part of it that came, into the receive that was posted for it.
+fn fill(slots: &mut Slots, wqe: RecvWqe, data: &[u8]) -> Result<(), Fault> {
+    let wqe = slots.current.insert(wqe);
+    let result = if data.len() as u64 > wqe.len {
+        Err(Fault::MessageTooLong)
+    } else {
+        wqe.segments.copy_in(0, data).map_err(|_| Fault::LocalMemory)
+    };
+    result.map_err(|fault| slots.fail(fault))
 }

@@ -34,11 +34,11 @@ impl Host for RxHost<'_> {
     }
 
     fn take_receive(&mut self) -> Result<Option<ReceiveSlot>, Fault> {
-        Ok(Some(self.qp.take_receive(self.slots)))
+        self.qp.take_receive(self.slots).map(Some)
     }
 
-    fn place_receive(&mut self, cookie: u64, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
-        self.qp.place_receive(self.slots, cookie, offset, bytes)
+    fn place_receive(&mut self, _: u64, offset: u32, bytes: &[u8]) -> Result<(), Fault> {
+        self.qp.place_receive(self.slots, offset, bytes)
     }
 
     fn response_place(&mut self, stag: Stag, to: u64, len: u32, last: bool) -> Result<ResponsePlace, Fault> {
@@ -91,9 +91,9 @@ impl Host for RxHost<'_> {
     fn event(&mut self, event: Event) {
         match event {
             Event::WriteDone { .. } => {}
-            Event::ReceiveDone { cookie, len, opcode, invalidated, immediate } => {
+            Event::ReceiveDone { len, opcode, invalidated, immediate, .. } => {
                 let done = Received { len, opcode, invalidated: invalidated.map(|s| s.0), immediate };
-                self.qp.receive_done(self.slots, cookie, done, self.out);
+                self.qp.receive_done(self.slots, done, self.out);
             }
             Event::ResponseDone { cookie, .. } => self.response_done(cookie),
             Event::Terminated(message) => self.out.terminated = Some(message),

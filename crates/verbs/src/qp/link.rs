@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use iwarp::mpa::startup::Negotiated;
 
+use super::locked;
 use crate::cm::FpduPolicy;
 use crate::pcap::Flow;
 use crate::shard::{Interest, Shard, Source, Timer, Token};
@@ -21,6 +22,13 @@ const ASLEEP: u64 = u64::MAX;
 const NAP: Duration = Duration::from_millis(1);
 /// After how many of them it stops.
 const NAPS: u32 = 20;
+
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    left: u64,
+    since: Instant,
+    began: Instant,
+}
 
 /// Rules that are looked at again while the connection lasts.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +60,11 @@ pub(crate) struct Link {
     /// The transmit side waits for room in the socket.
     pub(crate) write_blocked: AtomicBool,
     health_armed: AtomicBool,
+    /// Since when the health timer runs.
+    health_since: Mutex<Instant>,
+    /// When the connection began to close, what was still to be sent when that was last looked at, and
+    /// since when it is that much.
+    closing: Mutex<Option<Closing>>,
     /// Bytes moved either way when the health timer last looked, and since when they are that many.
     moved: Mutex<(u64, Instant)>,
 }
@@ -66,6 +79,8 @@ struct Watch {
     timer: bool,
     /// How often it found the holder asleep.
     naps: u32,
+    /// The holder fell asleep before the transmit side was blocked, so it does not watch for room.
+    overslept: bool,
 }
 
 impl std::fmt::Debug for Link {
@@ -102,6 +117,8 @@ impl Link {
             last_poll: AtomicU64::new(0),
             write_blocked: AtomicBool::new(false),
             health_armed: AtomicBool::new(false),
+            health_since: Mutex::new(Instant::now()),
+            closing: Mutex::new(None),
             moved: Mutex::new((0, Instant::now())),
         })
     }
@@ -120,8 +137,9 @@ impl Link {
     }
 
     fn watch(&self, change: impl FnOnce(&mut Watch)) {
-        let mut w = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let interest = |w: &Watch| Interest { read: w.read && !w.leased, write: w.write && !w.leased };
+        let mut w = locked(&self.watch);
+        let interest =
+            |w: &Watch| Interest { read: w.read && !w.leased, write: w.write && (!w.leased || w.overslept) };
         let before = interest(&w);
         change(&mut w);
         let after = interest(&w);
@@ -141,7 +159,11 @@ impl Link {
     /// Watch for room to write or not.
     pub(crate) fn set_write_blocked(&self, on: bool) {
         if self.write_blocked.swap(on, Ordering::SeqCst) != on {
-            self.watch(|w| w.write = on);
+            self.watch(|w| {
+                w.write = on;
+                // A thread that sleeps on the socket chose what to wait for when it lay down.
+                w.overslept = on && self.last_poll.load(Ordering::SeqCst) == ASLEEP;
+            });
         }
     }
 
@@ -221,18 +243,51 @@ impl Link {
     /// Starts the health timer if it is not running.
     pub(crate) fn arm_health(&self, after: Duration) {
         if !self.health_armed.load(Ordering::Relaxed) && !self.health_armed.swap(true, Ordering::Relaxed) {
+            *locked(&self.health_since) = Instant::now();
             self.timer(after, Timer::Health);
         }
     }
 
-    /// The health timer fired and is not running any more.
-    pub(crate) fn health_fired(&self) {
-        self.health_armed.store(false, Ordering::Relaxed);
+    /// The health timer fired; it goes on after `again` if anything is under way.
+    pub(crate) fn health_fired(&self, again: Option<Duration>) {
+        match again {
+            Some(after) => self.timer(after, Timer::Health),
+            None => self.health_armed.store(false, Ordering::Relaxed),
+        }
+    }
+
+    /// For how long the health timer has been running without a break.
+    pub(crate) fn watched_for(&self) -> Duration {
+        locked(&self.health_since).elapsed()
+    }
+
+    /// The connection closes: from now on the peer has `linger` at a time to take what is left.
+    pub(crate) fn start_closing(&self, linger: Duration) {
+        *locked(&self.closing) =
+            Some(Closing { left: u64::MAX, since: Instant::now(), began: Instant::now() });
+        self.timer(linger, Timer::Deadline);
+    }
+
+    /// Whether a closing connection has waited for long enough, given the bytes still to be sent: while
+    /// they become fewer it waits for `linger` again, up to `limit` in all.
+    pub(crate) fn is_closed_for_good(&self, left: u64, linger: Duration, limit: Duration) -> bool {
+        let mut closing = locked(&self.closing);
+        let Some(c) = closing.as_mut() else { return false };
+        // A timer of an earlier connection.
+        if c.since.elapsed() < linger {
+            return false;
+        }
+        if left == 0 || left >= c.left || c.began.elapsed() >= limit {
+            return true;
+        }
+        (c.left, c.since) = (left, Instant::now());
+        self.timer(linger, Timer::Deadline);
+        false
     }
 
     /// For how long no byte moved, given how many have so far.
     pub(crate) fn idle_for(&self, bytes: u64) -> Duration {
-        let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut moved = locked(&self.moved);
         if moved.0 != bytes {
             *moved = (bytes, Instant::now());
         }
@@ -257,11 +312,13 @@ impl Link {
 
     /// Takes it away from the shard. The socket closes with the last reference.
     pub(crate) fn close(&self) {
-        let mut w = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        if std::mem::replace(&mut w.closed, true) {
+        if std::mem::replace(&mut locked(&self.watch).closed, true) {
             return;
         }
-        drop(w);
+        // A child of this process may hold the socket, too: the peer is to see the end all the same.
+        if self.is_ours() {
+            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        }
         if let Some(token) = self.token.get() {
             self.shard.remove(&self.fd, *token);
         }

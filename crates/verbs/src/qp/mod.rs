@@ -157,7 +157,8 @@ impl Progress for QpInner {
     /// A thread polls an empty completion queue: it serves the socket itself.
     fn progress(&self) {
         let Ok(mut rx) = self.rx.try_lock() else { return };
-        let Some(link) = rx.link() else { return };
+        // A connection that closes is left to its shard.
+        let Some(link) = rx.link().filter(|_| !rx.discard) else { return };
         link.lease();
         let blocked = link.write_blocked.load(Ordering::Relaxed);
         let outcome = self.receive(&mut rx);
@@ -171,7 +172,7 @@ impl Progress for QpInner {
     fn socket(&self) -> Option<Arc<link::Link>> {
         let rx = self.lock_rx();
         // A connection whose reading is stopped would wake its sleeper for nothing.
-        rx.link().filter(|_| !rx.paused)
+        rx.link().filter(|_| !rx.slots.is_paused() && !rx.discard)
     }
 }
 
@@ -196,7 +197,7 @@ impl Source for QpInner {
                 }
             }
             Timer::Health => self.check_health(),
-            Timer::Deadline => self.close_now(),
+            Timer::Deadline => self.closing_timed_out(),
             Timer::NoReceive => self.receive_timed_out(),
             Timer::Settle => {}
         }

@@ -321,7 +321,7 @@ impl QueuePair {
             Cause::SourceLost(fault) => End::SourceLost(fault),
             Cause::DeadPath => End::DeadPath,
             Cause::Stalled => End::Stalled,
-            Cause::Fault(f) | Cause::ResponseFault(f) => End::Fault(f),
+            Cause::Fault(f) | Cause::LateFault(f) => End::Fault(f),
             Cause::Request { .. } => End::Fault(iwarp::Fault::LocalResource),
             Cause::Terminated(m) => End::Terminated(m.map(|m| m.terminate)),
         })

@@ -36,7 +36,8 @@ pub(crate) struct Rx {
     bulk: bool,
     /// The connection failed: what still comes is thrown away.
     pub(super) discard: bool,
-    pub(super) paused: bool,
+    /// Bytes in staging that came before the connection and that the core has not seen.
+    early: bool,
     pub(super) slots: super::held::Slots,
 }
 
@@ -46,9 +47,17 @@ pub(super) struct Outcome {
     pub(super) kick: bool,
     pub(super) first: bool,
     pub(super) end: Option<Cause>,
-    pub(super) closed: bool,
+    /// While closing: the peer's stream is over, in good order or not.
+    pub(super) closed: Option<Closed>,
     pub(super) terminated: Option<Option<TerminateMessage>>,
     pub(super) reads_done: bool,
+}
+
+/// How a peer's stream ended that was only read to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Closed {
+    EndOfStream,
+    Broken,
 }
 
 enum Step {
@@ -72,7 +81,7 @@ impl Rx {
             let mut buf = staging();
             let n = early.len().min(buf.len());
             buf[..n].copy_from_slice(&early[..n]);
-            (self.staging, self.len) = (Some(buf), n);
+            (self.staging, self.len, self.early) = (Some(buf), n, true);
         }
     }
 
@@ -97,17 +106,23 @@ impl QpInner {
             self.throw_away(rx, &link, &mut out);
             return out;
         }
+        if std::mem::take(&mut rx.early)
+            && let Some(mut buf) = rx.staging.take()
+        {
+            out.end = self.digest(rx, &mut buf, 0, &mut out);
+            rx.staging = Some(buf);
+        }
         for _ in 0..ROUNDS {
+            if out.end.is_some() {
+                break;
+            }
             if self.must_pause(rx, &link) {
                 break;
             }
             match self.receive_once(rx, &link, &mut out) {
                 Step::More => {}
                 Step::Drained => break,
-                Step::End(cause) => {
-                    out.end = Some(cause);
-                    break;
-                }
+                Step::End(cause) => out.end = Some(cause),
             }
         }
         if rx.len == 0
@@ -141,7 +156,13 @@ impl QpInner {
                     None => Step::Drained,
                 }
             }
-            Err(Failed::Memory(fault)) => Step::End(Cause::Fault(fault)),
+            Err(Failed::Memory(fault)) => {
+                let direct = rx.receiver.as_ref().and_then(Receiver::direct);
+                if matches!(direct, Some(Direct { dest: Dest::Receive { .. }, .. })) {
+                    rx.slots.fail(fault);
+                }
+                Step::End(Cause::Fault(fault))
+            }
             Err(Failed::Io(e)) => match e.raw_os_error() {
                 Some(libc::EAGAIN) => Step::Drained,
                 Some(libc::EINTR) => Step::More,
@@ -238,6 +259,9 @@ impl QpInner {
         add(&self.counters.rx_fpdus, fpdus);
         add(&self.device.counters.rx_fpdus, fpdus);
         out.first |= before == 0 && fpdus > 0;
+        if out.end.is_some() {
+            return out.end;
+        }
         match result {
             Err(fault) => Some(Cause::Fault(fault)),
             Ok((_, Progress::Terminated)) => Some(Cause::Terminated(out.terminated.flatten())),
@@ -255,9 +279,10 @@ impl QpInner {
         rx.len = 0;
         for _ in 0..ROUNDS {
             match sys::recv(link.fd(), &mut [RecvPiece::bytes(&mut buf)]) {
-                Ok(0) => out.closed = true,
+                Ok(0) => out.closed = Some(Closed::EndOfStream),
                 Ok(_) => continue,
-                Err(e) => out.closed = !matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)),
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
+                Err(_) => out.closed = Some(Closed::Broken),
             }
             break;
         }
@@ -277,8 +302,10 @@ impl QpInner {
         if out.reads_done {
             self.report_if_drained();
         }
-        if out.closed {
-            self.close_now();
+        match out.closed {
+            Some(Closed::EndOfStream) => self.peer_ended(),
+            Some(Closed::Broken) => self.close_now(),
+            None => {}
         }
         if let Some(cause) = out.end {
             self.fail(cause);

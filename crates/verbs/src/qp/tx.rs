@@ -10,7 +10,7 @@ use iwarp::mpa::startup::Rtr;
 use iwarp::rdmap::Outstanding;
 use iwarp::tx::{Message, Segment, Transmitter};
 use iwarp::wire::rdmap::{AtomicResponse, ReadRequest};
-use iwarp::{InboundRead, Stag};
+use iwarp::{InboundRead, Stag, TaggedFault};
 
 use super::batch::{Batch, Flushed};
 use super::close::Cause;
@@ -28,6 +28,8 @@ const COPY_MAX: usize = 1024;
 /// Bytes put together for one system call; with CRC they are staged, so fewer.
 const BATCH_BYTES: usize = 1 << 20;
 const STAGED_BYTES: usize = 128 * 1024;
+/// Bytes sent in one go; then whoever else waits for the thread or the queue pair gets a turn.
+const TURN_BYTES: u64 = 8 << 20;
 /// Pieces put together for one system call.
 const BATCH_PIECES: usize = 96;
 /// The sink STag of our Reads; responses are matched to their request, not looked up.
@@ -123,12 +125,31 @@ impl Tx {
         self.current.is_none() && self.batch.waiting() == 0
     }
 
-    /// Ends transmission after what TCP or the batch has, and the Terminate if there is one.
-    pub(super) fn finish(&mut self, terminate: Option<Message>) {
-        if !self.finish {
-            self.finish = true;
-            self.terminate = terminate;
+    /// Ends transmission after what the batch has, and the Terminate if there is one. The message under
+    /// way is cut between two FPDUs, and registered memory is not looked at any more: its owner is about
+    /// to be told that his requests are over.
+    pub(super) fn finish(&mut self, terminate: Option<Message>) -> Result<(), TaggedFault> {
+        self.batch.detach()?;
+        self.current = None;
+        if let Some(t) = &mut self.transmitter {
+            t.cancel();
         }
+        (self.finish, self.terminate) = (true, terminate);
+        Ok(())
+    }
+
+    pub(super) fn link(&self) -> Option<&Link> {
+        self.link.as_deref()
+    }
+
+    /// Whether all that is to be sent is with TCP, the end of the stream included.
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished || self.link.is_none()
+    }
+
+    /// Bytes that are to be sent and not yet with TCP.
+    pub(super) fn waiting(&self) -> usize {
+        self.batch.waiting()
     }
 
     fn staged(&self) -> bool {
@@ -140,6 +161,7 @@ impl QpInner {
     /// Sends what can be sent. Returns why the connection must end, if it must.
     pub(super) fn transmit(&self, tx: &mut Tx) -> Option<Cause> {
         let link = Arc::clone(tx.link.as_ref()?);
+        let mut budget = TURN_BYTES;
         loop {
             if tx.batch.waiting() == 0 {
                 if let Err(cause) = self.fill(tx) {
@@ -158,7 +180,13 @@ impl QpInner {
             add(&self.device.counters.tx_calls, 1);
             self.complete_sent(tx);
             self.arm_health(&link);
+            budget = budget.saturating_sub(sent);
             match flushed {
+                Flushed::All if budget == 0 => {
+                    // The socket has room, so whoever watches it goes on at once.
+                    link.set_write_blocked(true);
+                    return None;
+                }
                 Flushed::All => link.set_write_blocked(false),
                 Flushed::Blocked => {
                     link.set_write_blocked(true);
@@ -173,6 +201,8 @@ impl QpInner {
     fn finish_if_wanted(&self, tx: &mut Tx, link: &Link) {
         if tx.finish && !std::mem::replace(&mut tx.finished, true) {
             link.finish_sending();
+            // The peer's end of stream may have been left unread until now.
+            link.set_read(true);
         }
     }
 
@@ -277,7 +307,7 @@ impl QpInner {
                         .device
                         .table
                         .remote_segment(src_stag, src_to, len, Access::REMOTE_READ, self.who())
-                        .map_err(|f| Cause::ResponseFault(iwarp::Fault::ReadSource(src_stag, f)))?;
+                        .map_err(|f| Cause::LateFault(iwarp::Fault::ReadSource(src_stag, f)))?;
                     Segments::One(segment)
                 };
                 let m = Message::ReadResponse { stag: sink_stag, to: sink_to, len };
