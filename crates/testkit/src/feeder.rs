@@ -108,6 +108,8 @@ pub struct Feeder {
     result: Result<Progress, Fault>,
     direct: bool,
     direct_bytes: u64,
+    /// The fault is the host's, of which the receiver does not know.
+    placing_failed: bool,
 }
 
 impl Feeder {
@@ -120,6 +122,7 @@ impl Feeder {
             result: Ok(Progress::NeedBytes),
             direct: false,
             direct_bytes: 0,
+            placing_failed: false,
         }
     }
 
@@ -133,7 +136,12 @@ impl Feeder {
     /// # Errors
     /// The fault that ended it.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Progress, Fault> {
-        if self.result.is_err() {
+        if let Err(fault) = self.result {
+            // A receiver that found a fault takes nothing more, however good it looks.
+            if !self.placing_failed {
+                let again = self.rx.handle(&mut self.host, &mut bytes.to_vec());
+                assert_eq!(again, Err(fault), "a fault stays");
+            }
             return self.result;
         }
         let rest = if self.direct { self.feed_direct(bytes)? } else { bytes };
@@ -151,6 +159,7 @@ impl Feeder {
         let (now, rest) = bytes.split_at(bytes.len().min(direct.remaining as usize));
         if let Err(fault) = self.host.place_direct(direct, now) {
             self.result = Err(fault);
+            self.placing_failed = true;
             return Err(fault);
         }
         self.rx.direct_done(now.len());
