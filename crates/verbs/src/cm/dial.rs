@@ -9,7 +9,7 @@ use iwarp::mpa::startup::{Initiator, MAX_FRAME, Negotiated, StartupError};
 use super::policy::{ConnParams, Established};
 use crate::counters::add;
 use crate::error::{Error, Result};
-use crate::net::sys::{self, RecvPiece, SendPiece};
+use crate::net::sys::{self, SendPiece};
 use crate::net::tcp;
 use crate::pcap::{Flow, Side};
 use crate::qp::QpInner;
@@ -135,7 +135,7 @@ impl Dial {
             return Ok(false);
         };
         let mut chunk = [0; MAX_FRAME];
-        match sys::recv(fd.as_fd(), &mut [RecvPiece::bytes(&mut chunk)]) {
+        match tcp::recv(&*fd, &mut chunk) {
             Ok(0) => return Err(Error::Closed("waiting for the MPA Reply")),
             Ok(n) => bytes.extend_from_slice(&chunk[..n]),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(false),

@@ -1,6 +1,6 @@
 //! An accepted TCP connection until its Request is in.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use super::request::ConnRequest;
 use crate::counters::add;
 use crate::device::DeviceInner;
 use crate::error::{Error, Result};
-use crate::net::sys::{self, RecvPiece};
 use crate::net::tcp;
 use crate::pcap::Side;
 use crate::shard::{Interest, Readiness, Shard, Source, Timer, Token};
@@ -70,7 +69,7 @@ impl Incoming {
     fn read(&self, inner: &mut Inner) -> Result<Option<ConnRequest>> {
         let Some(fd) = &inner.fd else { return Ok(None) };
         let mut chunk = [0; MAX_FRAME];
-        match sys::recv(fd.as_fd(), &mut [RecvPiece::bytes(&mut chunk)]) {
+        match tcp::recv(fd, &mut chunk) {
             Ok(0) => return Err(Error::Closed("waiting for the MPA Request")),
             Ok(n) => inner.bytes.extend_from_slice(&chunk[..n]),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => return Ok(None),

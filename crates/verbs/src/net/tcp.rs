@@ -100,6 +100,16 @@ pub(crate) fn adopt_listener(listener: TcpListener) -> OwnedFd {
     raise(listener.into())
 }
 
+/// Receives into own bytes without blocking; straight to the kernel, without libc's cancellation point.
+pub(crate) fn recv(fd: impl AsFd, bytes: &mut [u8]) -> io::Result<usize> {
+    Ok(net::recv(fd, bytes, net::RecvFlags::DONTWAIT)?.0)
+}
+
+/// Sends own bytes without blocking and without SIGPIPE.
+pub(crate) fn send(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(net::send(fd, bytes, net::SendFlags::DONTWAIT | net::SendFlags::NOSIGNAL)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

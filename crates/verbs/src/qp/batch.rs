@@ -11,6 +11,7 @@ use iwarp::TaggedFault;
 use super::wqe::Segments;
 use crate::mem::{Grant, Segment};
 use crate::net::sys::{self, SendPiece};
+use crate::net::tcp;
 
 /// Pieces given to one system call.
 const PIECES: usize = 128;
@@ -150,6 +151,9 @@ impl Batch {
     }
 
     fn send_once(&self, fd: BorrowedFd<'_>) -> Result<usize, SendError> {
+        if let (Some(Piece::Own { start, len }), 1) = (self.pieces.front(), self.pieces.len()) {
+            return tcp::send(fd, &self.arena[*start..*start + *len]).map_err(SendError::Io);
+        }
         let mut grants: ArrayVec<Grant<'_>, PIECES> = ArrayVec::new();
         for piece in self.pieces.iter().take(PIECES) {
             if let Piece::Memory { segment, offset, len } = piece {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::link::Link;
-use crate::net::sys::{self, RecvPiece};
+use crate::net::{sys, tcp};
 
 static LINKS: Mutex<Vec<Weak<Link>>> = Mutex::new(Vec::new());
 
@@ -38,7 +38,7 @@ extern "C" fn drain() {
     while !open.is_empty() && Instant::now() < deadline {
         open.retain(|link| {
             loop {
-                match sys::recv(link.fd(), &mut [RecvPiece::bytes(&mut buf)]) {
+                match tcp::recv(link.fd(), &mut buf) {
                     Ok(0) => break false,
                     Ok(_) => {}
                     Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}

@@ -16,10 +16,12 @@ use crate::shard::{Interest, Shard, Source, Timer, Token};
 /// How long after its last poll a thread's lease on a socket lasts.
 pub(crate) const LEASE: Duration = Duration::from_micros(100);
 
-/// What `last_poll` says while the lease holder sleeps.
+/// What `polled` says while the lease holder sleeps.
 const ASLEEP: u64 = u64::MAX;
 /// Ticks of the lease timer while its holder sleeps.
 const NAP: Duration = Duration::from_millis(1);
+/// While its holder polls on, its period doubles so many times: up to 1.6 ms.
+const LOOKS: u32 = 4;
 /// After how many of them it stops.
 const NAPS: u32 = 20;
 
@@ -52,11 +54,10 @@ pub(crate) struct Link {
     pub(crate) patience: Patience,
     /// Its recording, if there is one.
     pub(crate) capture: Option<Flow>,
-    epoch: Instant,
     watch: Mutex<Watch>,
     leased: AtomicBool,
-    /// Nanoseconds since `epoch` of the lease holder's last poll; `u64::MAX` while it sleeps on the socket.
-    last_poll: AtomicU64,
+    /// Counts the lease holder's polls; [`ASLEEP`] while it sleeps on the socket.
+    polled: AtomicU64,
     /// The transmit side waits for room in the socket.
     pub(crate) write_blocked: AtomicBool,
     health_armed: AtomicBool,
@@ -79,6 +80,10 @@ struct Watch {
     timer: bool,
     /// How often it found the holder asleep.
     naps: u32,
+    /// The holder's polls when it last looked.
+    seen: u64,
+    /// How often in a row it found the holder polling.
+    polls: u32,
     /// The holder fell asleep before the transmit side was blocked, so it does not watch for room.
     overslept: bool,
 }
@@ -111,10 +116,9 @@ impl Link {
             responder,
             patience,
             capture,
-            epoch: Instant::now(),
             watch: Mutex::new(Watch { read: true, ..Watch::default() }),
             leased: AtomicBool::new(false),
-            last_poll: AtomicU64::new(0),
+            polled: AtomicU64::new(0),
             write_blocked: AtomicBool::new(false),
             health_armed: AtomicBool::new(false),
             health_since: Mutex::new(Instant::now()),
@@ -158,22 +162,22 @@ impl Link {
 
     /// Watch for room to write or not.
     pub(crate) fn set_write_blocked(&self, on: bool) {
-        if self.write_blocked.swap(on, Ordering::SeqCst) != on {
+        // The usual answer costs a load; only holders of the transmit side come here.
+        if self.write_blocked.load(Ordering::SeqCst) != on {
+            self.write_blocked.store(on, Ordering::SeqCst);
             self.watch(|w| {
                 w.write = on;
                 // A thread that sleeps on the socket chose what to wait for when it lay down.
-                w.overslept = on && self.last_poll.load(Ordering::SeqCst) == ASLEEP;
+                w.overslept = on && self.polled.load(Ordering::SeqCst) == ASLEEP;
             });
         }
     }
 
-    fn now(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64
-    }
-
     /// The calling thread serves the socket itself for a while; the shard keeps its hands off.
     pub(crate) fn lease(&self) {
-        self.last_poll.store(self.now(), Ordering::Relaxed);
+        // A poll that two threads count as one is still a poll.
+        let n = self.polled.load(Ordering::Relaxed);
+        self.polled.store(if n >= ASLEEP - 1 { 0 } else { n + 1 }, Ordering::Relaxed);
         if !self.leased.load(Ordering::SeqCst) {
             self.take_lease(true);
         }
@@ -181,7 +185,7 @@ impl Link {
 
     /// The calling thread is about to sleep on the socket: the lease lasts until [`Link::wake_up`].
     pub(crate) fn fall_asleep(&self) {
-        self.last_poll.store(ASLEEP, Ordering::SeqCst);
+        self.polled.store(ASLEEP, Ordering::SeqCst);
         if !self.leased.load(Ordering::SeqCst) {
             self.take_lease(false);
         }
@@ -189,8 +193,10 @@ impl Link {
 
     /// The sleeper woke up: from now on the lease runs out like any other.
     pub(crate) fn wake_up(&self) {
-        self.last_poll.store(self.now(), Ordering::SeqCst);
+        self.polled.store(0, Ordering::SeqCst);
         self.take_lease(true);
+        // The timer may tick at any moment: this one does not end the lease.
+        self.watch(|w| w.seen = ASLEEP);
     }
 
     fn take_lease(&self, with_timer: bool) {
@@ -199,6 +205,7 @@ impl Link {
             w.leased = true;
             self.leased.store(true, Ordering::SeqCst);
             w.naps = 0;
+            w.seen = self.polled.load(Ordering::SeqCst);
             start = with_timer && !w.timer;
             w.timer |= with_timer;
         });
@@ -219,20 +226,22 @@ impl Link {
     pub(crate) fn check_lease(&self) {
         let mut again = None;
         self.watch(|w| {
-            let last = self.last_poll.load(Ordering::SeqCst);
-            if last == ASLEEP {
+            let polled = self.polled.load(Ordering::SeqCst);
+            if polled == ASLEEP {
                 w.naps += 1;
                 if w.naps < NAPS {
                     again = Some(NAP);
                 } else {
                     w.timer = false;
                 }
-            } else if self.now().saturating_sub(last) >= LEASE.as_nanos() as u64 {
+            } else if polled == w.seen {
                 self.leased.store(false, Ordering::SeqCst);
-                (w.leased, w.timer) = (false, false);
+                (w.leased, w.timer, w.polls) = (false, false, 0);
             } else {
-                // A busy poller is looked at less often than an idle one is relieved.
-                again = Some(3 * LEASE);
+                // Who polls on and on is looked at less and less often: each look costs a thread switch.
+                w.seen = polled;
+                w.polls = (w.polls + 1).min(LOOKS);
+                again = Some(LEASE * (1 << w.polls));
             }
         });
         if let Some(after) = again {

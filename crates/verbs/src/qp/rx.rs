@@ -16,6 +16,7 @@ use crate::counters::add;
 use crate::event::AsyncEvent;
 use crate::mem::{Access, Segment};
 use crate::net::sys::{self, RecvPiece};
+use crate::net::tcp;
 
 /// Remainders of an FPDU from this size on are received straight into memory.
 const DIRECT_MIN: u32 = 8 * 1024;
@@ -186,7 +187,7 @@ impl QpInner {
         let room = if rx.bulk { BULK_STAGING.max(rx.len + 64) } else { buf.len() };
         let room = &mut buf[rx.len..room.max(rx.len + 1)];
         let offered = room.len();
-        let n = sys::recv(link.fd(), &mut [RecvPiece::bytes(room)]).map_err(Failed::Io)?;
+        let n = tcp::recv(link.fd(), room).map_err(Failed::Io)?;
         Ok(Fetched { staged: n, direct: 0, full: n == offered })
     }
 
@@ -278,7 +279,7 @@ impl QpInner {
         let mut buf = self.device.staging.take();
         rx.len = 0;
         for _ in 0..ROUNDS {
-            match sys::recv(link.fd(), &mut [RecvPiece::bytes(&mut buf)]) {
+            match tcp::recv(link.fd(), &mut buf) {
                 Ok(0) => out.closed = Some(Closed::EndOfStream),
                 Ok(_) => continue,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}

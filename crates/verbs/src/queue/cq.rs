@@ -52,6 +52,8 @@ pub(super) struct Shared {
     /// Completions were lost; written under the lock.
     broken: AtomicBool,
     channel: Option<CompletionChannel>,
+    /// The last wait slept once and found its completion.
+    habit: AtomicBool,
     wake: OnceLock<OwnedFd>,
     hooks: Mutex<Hooks>,
     /// Events of the channel that were handed out and not acknowledged.
@@ -129,6 +131,7 @@ impl CompletionQueue {
                 queued: AtomicUsize::new(0),
                 broken: AtomicBool::new(false),
                 channel: channel.cloned(),
+                habit: AtomicBool::new(false),
                 wake: OnceLock::new(),
                 hooks: Mutex::default(),
                 unacked: Mutex::new(0),
@@ -301,6 +304,20 @@ impl CompletionQueue {
                 hook.progress();
             }
         }
+    }
+
+    /// Takes what is queued, and does nothing else.
+    pub(super) fn take(&self, out: &mut [Completion]) -> usize {
+        self.inner.take(out)
+    }
+
+    /// Whether the last wait slept just once, and then found its completion.
+    pub(super) fn sleeps_by_habit(&self) -> bool {
+        self.inner.habit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_habit(&self, habit: bool) {
+        self.inner.habit.store(habit, Ordering::Relaxed);
     }
 
     /// The connections of what is attached; `None` where there are more than `limit`.

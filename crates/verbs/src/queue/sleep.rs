@@ -26,16 +26,23 @@ impl CompletionQueue {
     /// As [`CompletionQueue::poll`]; [`Error::Os`] if the wait fails.
     pub fn wait(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize> {
         let deadline = crate::wait::deadline(timeout);
+        // Who slept for the last completion will most likely sleep for this one: the look at the sockets
+        // is left to the sleep itself, which ends at once where something is there.
+        let mut look = !self.sleeps_by_habit();
+        let mut naps = 0u32;
         loop {
-            let n = self.poll(out)?;
+            let n = if look { self.poll(out)? } else { self.take(out) };
             if n > 0 || out.is_empty() {
+                self.set_habit(naps == 1);
                 return Ok(n);
             }
             let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|l| l.is_zero()) {
+            if look && left.is_some_and(|l| l.is_zero()) {
                 return Ok(0);
             }
             self.sleep(left)?;
+            naps += 1;
+            look = true;
         }
     }
 
