@@ -71,14 +71,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
     let mut results = Results::default();
     let (present, missing): (Vec<_>, Vec<_>) = cases.iter().partition(|c| c.tool.present());
+    for case in missing {
+        results.missing(case.contender, case.tool);
+    }
+    let folder = Metadata::load()?.target_directory.join("bench");
+    fs::create_dir_all(&folder)?;
+    let path = folder.join("rdma.json");
     if !args.rivals {
         own::build()?;
     }
     for round in 1..=args.rounds {
         eprintln!("round {round} of {}", args.rounds);
         if !args.rivals {
-            let own = own::round()?.into_iter().chain(own::idle()?);
-            own.filter(|s| s.name().contains(filter)).for_each(|s| results.add(s));
+            let mut own = own::round()?;
+            if round == 1 {
+                // The same to the byte each time, and seconds of silence to measure.
+                own.extend(own::idle()?);
+            }
+            own.into_iter().filter(|s| s.name().contains(filter)).for_each(|s| results.add(s));
         }
         for case in &present {
             match case.run() {
@@ -86,15 +96,10 @@ fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
                 Err(e) => results.failed(&case.name(), &format!("{e:#}")),
             }
         }
-    }
-    for case in missing {
-        results.missing(case.contender, case.tool);
+        // After each round, so that a run cut short leaves what it has.
+        fs::write(&path, report::json(&results, round)?)?;
     }
     println!("{}", report::table(&results));
-    let folder = Metadata::load()?.target_directory.join("bench");
-    fs::create_dir_all(&folder)?;
-    let path = folder.join("rdma.json");
-    fs::write(&path, report::json(&results, args.rounds)?)?;
     println!("saved as {}", workspace::relative(&path));
     Ok(ExitCode::SUCCESS)
 }
