@@ -6,7 +6,7 @@ use clap_complete::Shell;
 
 use crate::address::HostPort;
 use crate::error::Failure;
-use crate::perf::plan::{Fpdu, Verb};
+use crate::perf::plan::{Fpdu, Kind, Verb};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,9 +89,9 @@ pub(crate) enum Command {
 }
 
 /// Options of the end that measures; the other end is told.
-const MEASURING: [&str; 17] = [
-    "connect", "verb", "size", "iters", "duration", "quick", "depth", "batch", "qps", "crc", "markers",
-    "fpdu", "poll", "events", "region", "no_tcp", "json",
+const MEASURING: [&str; 18] = [
+    "connect", "verb", "measure", "size", "iters", "duration", "quick", "depth", "batch", "qps", "crc",
+    "markers", "fpdu", "poll", "events", "region", "no_tcp", "json",
 ];
 
 /// `rnic perf`
@@ -113,6 +113,10 @@ pub(crate) struct PerfArgs {
     /// Bytes a message; K and M are binary [default: 8,64,4K,64K,1M; immediate and atomics always 8]
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) size: Vec<u32>,
+
+    /// Measure only this [default: both]
+    #[arg(long, value_enum)]
+    pub(crate) measure: Option<Kind>,
 
     /// Messages a queue pair in each measurement, instead of a duration
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "duration")]

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(crate) rows: Vec<Row>,
     /// What all queue pairs have in common; `crc` is the row's.
     pub(crate) settings: Settings,
+    /// Only this is measured.
+    pub(crate) only: Option<Kind>,
     /// Work requests a posting call.
     pub(crate) batch: u32,
     /// Of each measurement.
@@ -35,6 +37,12 @@ pub(crate) struct Plan {
     pub(crate) tcp: bool,
     /// Self-test.
     pub(crate) corrupt: bool,
+}
+
+impl Plan {
+    fn wants(&self, kind: Kind) -> bool {
+        self.only.is_none_or(|only| only == kind)
+    }
 }
 
 /// One measurement: many rounds.
@@ -173,26 +181,16 @@ impl Driver {
             output.progress(row, "plain TCP");
             self.fill_tcp(row, report)?;
         }
-        output.progress(row, "bandwidth");
-        let mut moved = self.rounds(row, Kind::Bandwidth)?;
-        report.gbit_s = moved.rate();
-        report.messages_s = per_second(report.gbit_s, row.size);
-        if let Some((initiator, target)) = moved.cpu_per_gb() {
-            report.cpu_initiator_s_per_gb = Some(initiator);
-            report.cpu_target_s_per_gb = Some(target);
-            report.cpu_s_per_gb = Some(initiator + target);
+        let mut verdict = Verdict::default();
+        if self.plan.wants(Kind::Bandwidth) {
+            output.progress(row, "bandwidth");
+            verdict.merge(self.fill_bandwidth(row, report)?);
         }
-        let mut verdict = moved.verdict;
         // A Write of nothing leaves no trace to look for.
-        if row.size > 0 || row.verb != Verb::Write || self.plan.settings.events {
+        let traceable = row.size > 0 || row.verb != Verb::Write || self.plan.settings.events;
+        if self.plan.wants(Kind::Latency) && traceable {
             output.progress(row, "latency");
-            let mut timed = self.rounds(row, Kind::Latency)?;
-            verdict.merge(timed.verdict);
-            let parts = if row.verb.is_round_trip() { 1.0 } else { 2.0 };
-            if let Some(summary) = Summary::of(&mut timed.samples) {
-                report.p50_us = Some(micros(summary.p50) / parts);
-                report.p99_us = Some(micros(summary.p99) / parts);
-            }
+            verdict.merge(self.fill_latency(row, report)?);
         }
         report.bytes_verified = verdict.checked;
         report.bytes_wrong = verdict.wrong;
@@ -207,17 +205,41 @@ impl Driver {
         Ok(())
     }
 
-    fn fill_tcp(&mut self, row: &Row, report: &mut Report) -> Result<()> {
-        let mut moved = self.rounds_tcp(row, TcpKind::Stream)?;
-        report.tcp_gbit_s = moved.rate();
-        report.tcp_messages_s = per_second(report.tcp_gbit_s, row.size);
-        report.tcp_cpu_s_per_gb = moved.cpu_per_gb().map(|(initiator, target)| initiator + target);
-        let (kind, parts) =
-            if row.verb.is_round_trip() { (TcpKind::Request, 1.0) } else { (TcpKind::PingPong, 2.0) };
-        let mut timed = self.rounds_tcp(row, kind)?;
+    fn fill_bandwidth(&mut self, row: &Row, report: &mut Report) -> Result<Verdict> {
+        let mut moved = self.rounds(row, Kind::Bandwidth)?;
+        report.gbit_s = moved.rate();
+        report.messages_s = per_second(report.gbit_s, row.size);
+        if let Some((initiator, target)) = moved.cpu_per_gb() {
+            report.cpu_initiator_s_per_gb = Some(initiator);
+            report.cpu_target_s_per_gb = Some(target);
+            report.cpu_s_per_gb = Some(initiator + target);
+        }
+        Ok(moved.verdict)
+    }
+
+    fn fill_latency(&mut self, row: &Row, report: &mut Report) -> Result<Verdict> {
+        let mut timed = self.rounds(row, Kind::Latency)?;
         if let Some(summary) = Summary::of(&mut timed.samples) {
-            report.tcp_p50_us = Some(micros(summary.p50) / parts);
-            report.tcp_p99_us = Some(micros(summary.p99) / parts);
+            report.p50_us = Some(micros(summary.p50) / parts(row.verb));
+            report.p99_us = Some(micros(summary.p99) / parts(row.verb));
+        }
+        Ok(timed.verdict)
+    }
+
+    fn fill_tcp(&mut self, row: &Row, report: &mut Report) -> Result<()> {
+        if self.plan.wants(Kind::Bandwidth) {
+            let mut moved = self.rounds_tcp(row, TcpKind::Stream)?;
+            report.tcp_gbit_s = moved.rate();
+            report.tcp_messages_s = per_second(report.tcp_gbit_s, row.size);
+            report.tcp_cpu_s_per_gb = moved.cpu_per_gb().map(|(initiator, target)| initiator + target);
+        }
+        if self.plan.wants(Kind::Latency) {
+            let kind = if row.verb.is_round_trip() { TcpKind::Request } else { TcpKind::PingPong };
+            let mut timed = self.rounds_tcp(row, kind)?;
+            if let Some(summary) = Summary::of(&mut timed.samples) {
+                report.tcp_p50_us = Some(micros(summary.p50) / parts(row.verb));
+                report.tcp_p99_us = Some(micros(summary.p99) / parts(row.verb));
+            }
         }
         Ok(())
     }
@@ -365,6 +387,11 @@ impl Driver {
             .collect::<Result<_>>()?;
         Ok(())
     }
+}
+
+/// How many latencies of `verb` a round trip has.
+const fn parts(verb: Verb) -> f64 {
+    if verb.is_round_trip() { 1.0 } else { 2.0 }
 }
 
 /// Messages a second at a rate in gigabits.

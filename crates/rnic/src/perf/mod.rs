@@ -113,6 +113,7 @@ fn plan_of(args: &PerfArgs) -> Plan {
             region: args.region.max(largest),
             depth: args.depth,
         },
+        only: args.measure,
         batch: args.batch.unwrap_or(32).min(args.depth.div_ceil(2)),
         goal,
         tcp: !args.no_tcp,

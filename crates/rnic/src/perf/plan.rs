@@ -108,12 +108,12 @@ pub(crate) fn rows(verbs: &[Verb], sizes: &[u32], crc: &[bool]) -> Vec<Row> {
 }
 
 /// What a measurement looks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
-    /// Many messages under way.
+    /// Many messages under way
     Bandwidth,
-    /// One at a time.
+    /// One message at a time
     Latency,
 }
 
