@@ -22,6 +22,8 @@ use crate::net::tcp;
 const DIRECT_MIN: u32 = 8 * 1024;
 /// Staging offered behind such a remainder: trailer and the next header, so that little is copied.
 const BULK_STAGING: usize = 2048;
+/// FPDUs that came whole and were shorter than this end the expectation of long ones.
+const BULK_FPDU: u64 = 4096;
 /// Receive calls in one go; then others get their turn.
 const ROUNDS: usize = 32;
 
@@ -256,7 +258,15 @@ impl QpInner {
         let mut host = RxHost { qp: self, slots: &mut rx.slots, out };
         let result = receiver.handle(&mut host, &mut buf[..rx.len]);
         let fpdus = receiver.fpdus() - before;
-        rx.bulk = receiver.direct().is_some();
+        if receiver.direct().is_some() {
+            rx.bulk = true;
+        } else if let Ok((used, _)) = result
+            && fpdus > 0
+            && direct == 0
+            && used as u64 / fpdus < BULK_FPDU
+        {
+            rx.bulk = false;
+        }
         add(&self.counters.rx_fpdus, fpdus);
         add(&self.device.counters.rx_fpdus, fpdus);
         out.first |= before == 0 && fpdus > 0;
