@@ -1,14 +1,15 @@
 //! The device: limits, memory table, shards, events. Everything else is made from it.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use crate::counters::{DeviceCounters, DeviceCounts};
 use crate::error::{Error, Result};
 use crate::event::{AsyncEvent, AsyncEvents, EventQueue};
+use crate::home::Home;
 use crate::mem::MemoryTable;
-use crate::net::sys;
 use crate::pcap::Pcap;
 use crate::pd::ProtectionDomain;
 use crate::queue::{CompletionChannel, CompletionQueue};
@@ -109,27 +110,28 @@ pub(crate) mod limits {
     pub(crate) const DEPTH: u16 = 255;
 }
 
+/// The numbers of queue pairs.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u32,
+    live: HashSet<u32>,
+}
+
 #[derive(Debug)]
 pub(crate) struct DeviceInner {
     pub(crate) config: DeviceConfig,
     pub(crate) table: Arc<MemoryTable>,
     shards: Vec<Arc<Shard>>,
     next_shard: AtomicUsize,
-    next_number: AtomicU32,
+    next_id: AtomicU32,
+    numbers: Mutex<Numbers>,
     pub(crate) qps: AtomicU32,
     pub(crate) events: Arc<EventQueue>,
     pub(crate) counters: DeviceCounters,
     pub(crate) staging: Pool,
     pub(crate) held: AtomicUsize,
     pub(crate) pcap: Option<Pcap>,
-    generation: u32,
-}
-
-/// Counts forks: a device opened before the last one belongs to the parent.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn forked() {
-    GENERATION.fetch_add(1, Ordering::SeqCst);
+    pub(crate) home: Home,
 }
 
 impl DeviceInner {
@@ -144,23 +146,41 @@ impl DeviceInner {
         self.events.push(event);
     }
 
-    /// A number for a queue pair, protection domain or shared receive queue.
-    pub(crate) fn number(&self) -> u32 {
-        self.next_number.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff
+    /// A number for a protection domain or shared receive queue, never given twice.
+    pub(crate) fn next_id(&self) -> u32 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A number for a queue pair: 24 bits, not 0, and no other's while it is not given back.
+    pub(crate) fn take_number(&self) -> u32 {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            numbers.last = (numbers.last + 1) & 0x00ff_ffff;
+            let n = numbers.last;
+            if n != 0 && numbers.live.insert(n) {
+                return n;
+            }
+        }
+    }
+
+    /// Gives a queue pair's number back.
+    pub(crate) fn give_number_back(&self, number: u32) {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner).live.remove(&number);
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.generation != GENERATION.load(Ordering::Relaxed)
+        !self.home.is_here()
     }
 
     pub(crate) fn check_fork(&self) -> Result<()> {
-        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+        self.home.check()
     }
 }
 
 impl Drop for DeviceInner {
     fn drop(&mut self) {
-        for shard in &self.shards {
+        // The child's threads are not there to be stopped, and its event descriptors are the parent's.
+        for shard in self.shards.iter().filter(|_| self.home.is_here()) {
             shard.stop();
         }
     }
@@ -178,10 +198,7 @@ impl Device {
     /// if the capture file cannot be created.
     pub fn open(config: DeviceConfig) -> Result<Self> {
         static HOOKS: Once = Once::new();
-        HOOKS.call_once(|| {
-            sys::at_fork_child(forked);
-            crate::qp::exit::install();
-        });
+        HOOKS.call_once(crate::qp::exit::install);
         let shards = (0..config.shards.clamp(1, 64))
             .map(|_| Shard::new().map_err(|e| Error::os("create a shard", e)))
             .collect::<Result<Vec<_>>>()?;
@@ -190,14 +207,15 @@ impl Device {
             table: Arc::new(MemoryTable::new()),
             shards,
             next_shard: AtomicUsize::new(0),
-            next_number: AtomicU32::new(1),
+            next_id: AtomicU32::new(1),
+            numbers: Mutex::default(),
             qps: AtomicU32::new(0),
             events: EventQueue::new()?,
             counters: DeviceCounters::default(),
             staging: Pool::default(),
             held: AtomicUsize::new(0),
             pcap,
-            generation: GENERATION.load(Ordering::SeqCst),
+            home: Home::here(),
             config,
         })))
     }

@@ -9,6 +9,7 @@ use iwarp::Terminate;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::error::{Error, Result};
+use crate::home::Home;
 
 /// Names a shared receive queue in events.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -66,6 +67,7 @@ pub enum AsyncEvent {
 /// The device's queue of events.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
+    home: Home,
     fd: OwnedFd,
     events: Mutex<VecDeque<AsyncEvent>>,
 }
@@ -77,7 +79,7 @@ impl EventQueue {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::os("create the event queue", e))?;
-        Ok(Arc::new(Self { fd: crate::net::tcp::raise(fd), events: Mutex::default() }))
+        Ok(Arc::new(Self { home: Home::here(), fd: crate::net::tcp::raise(fd), events: Mutex::default() }))
     }
 
     pub(crate) fn push(&self, event: AsyncEvent) {
@@ -90,6 +92,9 @@ impl EventQueue {
     }
 
     fn pop(&self) -> Option<AsyncEvent> {
+        if !self.home.is_here() {
+            return None;
+        }
         let mut q = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let event = q.pop_front();
         if q.is_empty() {
@@ -113,8 +118,9 @@ impl AsyncEvents {
     /// The next event, waited for at most `timeout` (`None`: for ever). `Ok(None)` after the time is up.
     ///
     /// # Errors
-    /// [`Error::Os`] if the wait fails.
+    /// [`Error::Os`] if the wait fails; [`Error::Forked`] in a child of the process that opened the device.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
+        self.0.home.check()?;
         if let Some(event) = self.0.pop() {
             return Ok(Some(event));
         }

@@ -26,6 +26,7 @@ mod crc;
 mod device;
 mod error;
 mod event;
+mod home;
 mod mem;
 mod net;
 mod pcap;

@@ -20,7 +20,7 @@ pub struct ProtectionDomain(pub(crate) Arc<PdInner>);
 
 impl ProtectionDomain {
     pub(crate) fn new(device: Arc<DeviceInner>) -> Self {
-        let id = device.number();
+        let id = device.next_id();
         Self(Arc::new(PdInner { device, id }))
     }
 

@@ -32,7 +32,7 @@ impl SharedReceiveQueue {
         if attr.max_wr == 0 || attr.limit > attr.max_wr {
             return Err(Error::Invalid("a shared receive queue needs max_wr > 0 and a limit within it"));
         }
-        let id = SrqId(pd.0.device.number());
+        let id = SrqId(pd.0.device.next_id());
         let queue = RecvQueue::shared(attr.max_wr, id, Arc::downgrade(&pd.0.device));
         let srq = Self { queue, pd: Arc::clone(&pd.0), id };
         // Nothing is posted yet: a limit set now would fire at once, so it waits for `modify`.
@@ -74,6 +74,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`Error::Limit`] out of range, [`Error::Busy`] if more receives are posted than the new capacity.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<()> {
+        self.pd.device.check_fork()?;
         if let Some(max) = max_wr {
             within("max_wr", max, limits::SRQ_WR)?;
             self.queue.resize(max)?;

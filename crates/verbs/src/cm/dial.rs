@@ -299,6 +299,9 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
+        if self.0.qp.device.is_forked() {
+            return;
+        }
         let mut inner = self.0.lock();
         if !matches!(inner.phase, Phase::Done(_)) {
             self.0.finish(&mut inner, Err(Error::Closed("the attempt was given up")));

@@ -72,6 +72,9 @@ impl Inner {
     }
 
     fn take(&self) -> Option<ConnRequest> {
+        if self.device.is_forked() {
+            return None;
+        }
         let mut q = self.lock();
         let request = q.requests.pop_front()?;
         let mut one = [0u8; 8];
@@ -151,6 +154,10 @@ impl std::fmt::Debug for Inner {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // The epoll descriptor is the parent's, too: a child must not take the listener out of it.
+        if self.0.device.is_forked() {
+            return;
+        }
         if let Some(token) = self.0.token.get() {
             self.0.shard.remove(&self.0.fd, *token);
         }
@@ -211,8 +218,9 @@ impl Listener {
     /// The next request, waited for at most `timeout` (`None`: for ever).
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Os`].
+    /// [`Error::Timeout`], [`Error::Os`], [`Error::Forked`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<ConnRequest> {
+        self.inner().device.check_fork()?;
         let deadline = crate::wait::deadline(timeout);
         loop {
             if let Some(request) = self.inner().take() {
@@ -238,6 +246,9 @@ impl Listener {
         loop {
             if let Some(request) = self.inner().take() {
                 return Poll::Ready(request);
+            }
+            if self.inner().device.is_forked() {
+                return Poll::Pending;
             }
             let mut q = self.inner().lock();
             if q.requests.is_empty() {

@@ -77,6 +77,7 @@ impl ConnRequest {
     /// [`Error::Startup`] where the peer asks for what `params.policy` refuses (it is rejected then),
     /// [`Error::State`] unless the queue pair is in Init, [`Error::Closed`] if the peer went away.
     pub fn accept(mut self, qp: &QueuePair, params: ConnParams) -> Result<Established> {
+        self.device.check_fork()?;
         let inner = Arc::clone(qp.inner());
         if !Arc::ptr_eq(&inner.device, &self.device) {
             return Err(Error::Invalid("the queue pair belongs to another device than the listener"));
@@ -129,6 +130,7 @@ impl ConnRequest {
     }
 
     fn refuse(&mut self, private_data: &[u8]) -> Result<()> {
+        self.device.check_fork()?;
         let mut frame = [0; MAX_FRAME];
         let len = self.request.reject(&self.policy.mpa, private_data, &mut frame).map_err(Error::Startup)?;
         let fd = self.reply(&frame[..len])?;

@@ -10,10 +10,12 @@ use super::directory::{Directory, MAX_REGIONS, Purpose, Slot};
 use super::region::{Backing, Children, Grant, Kind, Region, Segment, Span};
 use super::rundown::{Entered, From};
 use crate::error::{Error, Result};
+use crate::home::Home;
 
 /// All registered memory of a device, by steering tag.
 #[derive(Debug)]
 pub(crate) struct MemoryTable {
+    pub(super) home: Home,
     pub(super) directory: Directory,
     /// Serial number of the next binding.
     pub(super) bindings: AtomicU64,
@@ -27,7 +29,7 @@ impl MemoryTable {
 
     /// An empty table for fewer regions than there can be.
     pub(crate) fn with_limit(limit: usize) -> Self {
-        Self { directory: Directory::new(limit), bindings: AtomicU64::new(0) }
+        Self { home: Home::here(), directory: Directory::new(limit), bindings: AtomicU64::new(0) }
     }
 
     /// Regions, windows and fast regions that exist.
@@ -85,6 +87,8 @@ impl MemoryTable {
     /// # Errors
     /// [`Error::RegionBusy`] while windows or fast regions refer to it; nothing has changed then.
     pub(super) fn deregister(&self, region: &Region) -> Result<()> {
+        // Threads of the parent that were inside at the fork never leave in the child.
+        self.home.check()?;
         {
             let mut children = region.children();
             if !children.bound.is_empty() {
@@ -98,6 +102,9 @@ impl MemoryTable {
 
     /// Withdraws a region and all that is bound over it. Called once for a region.
     pub(super) fn force_deregister(&self, region: &Region) {
+        if !self.home.is_here() {
+            return;
+        }
         region.children().closed = true;
         let slot = &region.slot;
         let mut edit = match slot.cell.edit(region.stag.0, From::Any) {

@@ -58,7 +58,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.table.deallocate(&self.slot);
+        if self.table.home.is_here() {
+            self.table.deallocate(&self.slot);
+        }
     }
 }
 

@@ -166,13 +166,28 @@ pub(crate) fn set_longest_retry(fd: BorrowedFd<'_>, interval: Duration) {
     }
 }
 
-/// Blocks every signal in the calling thread: a library's thread must not run the program's handlers.
-pub(crate) fn block_all_signals() {
-    // SAFETY: sigset_t is plain data; both calls only touch it and this thread's mask.
+/// The calling thread's signal mask as it was; restored when dropped.
+pub(crate) struct BlockedSignals(libc::sigset_t);
+
+/// Blocks every signal in the calling thread. Threads that it starts inherit that: a library's thread must
+/// not run the program's handlers.
+pub(crate) fn block_all_signals() -> BlockedSignals {
+    // SAFETY: sigset_t is plain data; the calls only touch both sets and this thread's mask.
     unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut set);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        BlockedSignals(before)
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that the kernel gave; only this thread's mask changes.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut());
+        }
     }
 }
 

@@ -62,7 +62,7 @@ impl QpInner {
         }
         drop(tx);
         add(&self.device.counters.connections, 1);
-        exit::register(Arc::downgrade(&link));
+        exit::register(self.weak(), Arc::downgrade(&link));
         if let Err(e) = link.attach(self.me.upgrade().ok_or(Error::Invalid("the queue pair is gone"))?) {
             rx.disconnect();
             self.lock_tx().disconnect();

@@ -10,6 +10,7 @@ use iwarp::mpa::startup::Negotiated;
 
 use super::locked;
 use crate::cm::FpduPolicy;
+use crate::home::Home;
 use crate::pcap::Flow;
 use crate::shard::{Interest, Shard, Source, Timer, Token};
 
@@ -45,6 +46,7 @@ pub(crate) struct Link {
     shard: Arc<Shard>,
     token: OnceLock<Token>,
     source: OnceLock<Weak<dyn Source>>,
+    home: Home,
     process: u32,
     pub(crate) negotiated: Negotiated,
     pub(crate) local: SocketAddr,
@@ -109,6 +111,7 @@ impl Link {
             shard,
             token: OnceLock::new(),
             source: OnceLock::new(),
+            home: Home::here(),
             process: std::process::id(),
             negotiated,
             local,
@@ -303,9 +306,10 @@ impl Link {
         moved.1.elapsed()
     }
 
-    /// Whether it belongs to this process and not to the one that forked it.
+    /// Whether it belongs to this process and not to the one that forked it. (`clone` without the C
+    /// library shows in the process number only, a new process name space in the other only.)
     pub(crate) fn is_ours(&self) -> bool {
-        self.process == std::process::id()
+        self.home.is_here() && self.process == std::process::id()
     }
 
     pub(crate) fn timer(&self, after: Duration, timer: Timer) {

@@ -207,5 +207,9 @@ impl Source for QpInner {
 impl Drop for QpInner {
     fn drop(&mut self) {
         self.device.qps.fetch_sub(1, Ordering::Relaxed);
+        // (In a forked child the lock may be held by a thread that is not there.)
+        if !self.device.is_forked() {
+            self.device.give_number_back(self.num);
+        }
     }
 }

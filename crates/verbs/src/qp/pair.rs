@@ -180,7 +180,7 @@ impl QueuePair {
             signal_all: init.signal_all,
         };
         let rq = init.srq.as_ref().map_or_else(|| RecvQueue::own(init.max_recv_wr), |s| Arc::clone(&s.queue));
-        let num = device.number();
+        let num = device.take_number();
         let inner = Arc::new_cyclic(|me| QpInner {
             pd: Arc::clone(&pd.0),
             num,
@@ -232,15 +232,18 @@ impl QueuePair {
     /// Asks for another state: Error ends the connection, Sqd stops sending, Rts resumes it, Reset starts anew.
     ///
     /// # Errors
-    /// [`Error::State`] for a move that does not exist.
+    /// [`Error::State`] for a move that does not exist; [`Error::Forked`] in a child of the process that
+    /// created it, as for all calls here that can fail.
     pub fn modify(&self, state: QpState) -> Result<()> {
+        self.0.inner.device.check_fork()?;
         self.0.inner.modify(state)
     }
 
     /// What it is.
     pub fn query(&self) -> QpAttr {
         let inner = &self.0.inner;
-        let link = inner.lock_rx().link();
+        // In a forked child the lock may be held by a thread that is not there.
+        let link = if inner.device.is_forked() { None } else { inner.lock_rx().link() };
         QpAttr {
             state: inner.state(),
             qp_num: inner.num,
@@ -306,13 +309,19 @@ impl QueuePair {
             .try_for_each(|(index, wr)| self.post_recv(wr).map_err(|error| PostError { index, error }))
     }
 
-    /// Ends the connection in good order: what TCP has is delivered, what is posted is flushed.
+    /// Ends the connection in good order: what TCP has is delivered, what is posted is flushed. In a forked
+    /// child it does nothing: the connection is the parent's.
     pub fn disconnect(&self) {
-        self.0.inner.fail(Cause::Local);
+        if !self.0.inner.device.is_forked() {
+            self.0.inner.fail(Cause::Local);
+        }
     }
 
     /// How the connection ended, once it has.
     pub fn end(&self) -> Option<End> {
+        if self.0.inner.device.is_forked() {
+            return None;
+        }
         self.0.inner.cause().map(|cause| match cause {
             Cause::Local => End::Local,
             Cause::PeerClosed { clean: true } => End::Peer,
@@ -329,6 +338,9 @@ impl QueuePair {
 
     /// Waits for the connection's end; `None` if it lasts longer than `timeout`.
     pub fn wait_disconnected(&self, timeout: Option<Duration>) -> Option<End> {
+        if self.0.inner.device.is_forked() {
+            return None;
+        }
         self.0.inner.gone().wait(timeout);
         self.end()
     }
@@ -342,9 +354,10 @@ impl QueuePair {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if !self.inner.device.is_forked() {
-            self.inner.fail(Cause::Local);
+        if self.inner.device.is_forked() {
+            return;
         }
+        self.inner.fail(Cause::Local);
         let [(a, first), (b, second)] = &self.hooks;
         a.detach(*first);
         if first != second || a.id() != b.id() {

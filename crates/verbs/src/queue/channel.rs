@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use super::cq::{CompletionQueue, Shared};
 use crate::error::{Error, Result};
+use crate::home::Home;
 
 /// A descriptor that is readable while events of its completion queues wait.
 ///
@@ -20,6 +21,7 @@ pub struct CompletionChannel {
 }
 
 struct Inner {
+    home: Home,
     fd: OwnedFd,
     /// The descriptor is readable exactly while this is not empty.
     events: Mutex<VecDeque<(u64, Weak<Shared>)>>,
@@ -28,7 +30,7 @@ struct Inner {
 impl CompletionChannel {
     /// A channel without events.
     pub(crate) fn new() -> Result<Self> {
-        Ok(Self { inner: Arc::new(Inner { fd: eventfd()?, events: Mutex::default() }) })
+        Ok(Self { inner: Arc::new(Inner { home: Home::here(), fd: eventfd()?, events: Mutex::default() }) })
     }
 
     fn events(&self) -> MutexGuard<'_, VecDeque<(u64, Weak<Shared>)>> {
@@ -58,8 +60,11 @@ impl CompletionChannel {
         }
     }
 
-    /// The oldest event, if there is one now.
+    /// The oldest event, if there is one now (there is none in a child of the process that made the channel).
     pub fn try_get(&self) -> Option<CqEvent> {
+        if !self.inner.home.is_here() {
+            return None;
+        }
         // Dropped after the lock: the last hold on a queue purges its events.
         let mut dead = Vec::new();
         let mut events = self.events();
@@ -87,8 +92,10 @@ impl CompletionChannel {
     /// The oldest event, waiting for one up to `timeout` (`None`: for ever). `Ok(None)`: none came in time.
     ///
     /// # Errors
-    /// [`Error::Os`] when the system cannot wait.
+    /// [`Error::Os`] when the system cannot wait; [`Error::Forked`] in a child of the process that made the
+    /// channel.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CqEvent>> {
+        self.inner.home.check()?;
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
             if let Some(event) = self.try_get() {
@@ -155,9 +162,10 @@ impl fmt::Debug for CqEvent {
     }
 }
 
-/// An event descriptor: non-blocking, closed on exec.
+/// An event descriptor: non-blocking, closed on exec, out of the program's low descriptors.
 pub(super) fn eventfd() -> Result<OwnedFd> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map(crate::net::tcp::raise)
         .map_err(|e| Error::os("creating an event descriptor", e))
 }
 

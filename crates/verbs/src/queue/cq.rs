@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::channel::CompletionChannel;
 use super::completion::Completion;
 use crate::error::{Error, Result};
+use crate::home::Home;
 use crate::qp::link::Link;
 
 /// Deepest completion queue.
@@ -46,6 +47,7 @@ pub struct CompletionQueue {
 /// What handles, events and queue pairs share.
 pub(super) struct Shared {
     id: u64,
+    home: Home,
     state: Mutex<State>,
     /// Entries queued; written under the lock, read without.
     queued: AtomicUsize,
@@ -120,6 +122,7 @@ impl CompletionQueue {
         Ok(Self {
             inner: Arc::new(Shared {
                 id: NEXT.fetch_add(1, Ordering::Relaxed),
+                home: Home::here(),
                 state: Mutex::new(State {
                     ring: VecDeque::with_capacity((depth as usize).min(FIRST_CAPACITY)),
                     depth,
@@ -164,8 +167,10 @@ impl CompletionQueue {
     /// are queued the polling thread first does work of the device.
     ///
     /// # Errors
-    /// [`Error::CqOverflow`] once completions were lost and those queued before have been taken.
+    /// [`Error::CqOverflow`] once completions were lost and those queued before have been taken;
+    /// [`Error::Forked`] in a child of the process that created the queue, as for all calls here.
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize> {
+        self.inner.home.check()?;
         let taken = self.inner.take(out);
         if taken != 0 || out.is_empty() {
             return Ok(taken);
@@ -216,6 +221,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`Error::CqOverflow`] when no completion will come any more.
     pub fn arm(&self, what: Arm) -> Result<bool> {
+        self.inner.home.check()?;
         let mut state = lock(&self.inner.state);
         if state.ring.is_empty() && self.inner.broken.load(Ordering::Relaxed) {
             drop(state);
@@ -232,6 +238,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`Error::CqDepth`] for 0, for less than is queued, and beyond the device's limit.
     pub fn resize(&self, depth: u32) -> Result<()> {
+        self.inner.home.check()?;
         let mut state = lock(&self.inner.state);
         check_depth(depth, (state.ring.len() as u32).max(1))?;
         state.depth = depth;
@@ -304,6 +311,11 @@ impl CompletionQueue {
                 hook.progress();
             }
         }
+    }
+
+    /// Refuses a forked child.
+    pub(super) fn check_fork(&self) -> Result<()> {
+        self.inner.home.check()
     }
 
     /// Takes what is queued, and does nothing else.
@@ -384,6 +396,9 @@ impl CompletionQueue {
     /// Ends the use of the queue's events: those that nobody has fetched are dropped, and those that somebody
     /// has are waited for until they are acknowledged. For whoever is about to free what event handlers use.
     pub fn retire_events(&self) {
+        if !self.inner.home.is_here() {
+            return;
+        }
         if let Some(channel) = &self.inner.channel {
             lock(&self.inner.state).armed = None;
             channel.purge(self.inner.id);
@@ -446,7 +461,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(channel) = &self.channel {
+        if self.home.is_here()
+            && let Some(channel) = &self.channel
+        {
             channel.purge(self.id);
         }
     }

@@ -25,6 +25,7 @@ impl CompletionQueue {
     /// # Errors
     /// As [`CompletionQueue::poll`]; [`Error::Os`] if the wait fails.
     pub fn wait(&self, out: &mut [Completion], timeout: Option<Duration>) -> Result<usize> {
+        self.check_fork()?;
         let deadline = crate::wait::deadline(timeout);
         // Who slept for the last completion will most likely sleep for this one: the look at the sockets
         // is left to the sleep itself, which ends at once where something is there.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -71,7 +71,7 @@ pub(crate) struct Shard {
     state: Mutex<State>,
     next: AtomicU64,
     stop: AtomicBool,
-    started: Once,
+    started: Mutex<bool>,
     epoch: Instant,
     /// Nanoseconds since `epoch` until which the thread sleeps; 0: it is awake.
     sleeps_until: AtomicU64,
@@ -96,7 +96,7 @@ impl Shard {
             state: Mutex::new(State { sources: HashMap::new(), timers: Timers::default() }),
             next: AtomicU64::new(1),
             stop: AtomicBool::new(false),
-            started: Once::new(),
+            started: Mutex::new(false),
             epoch: Instant::now(),
             sleeps_until: AtomicU64::new(0),
             me: me.clone(),
@@ -169,17 +169,17 @@ impl Shard {
         self.wake();
     }
 
+    /// Starts the thread, if it does not run yet. Another call may succeed where this one could not.
     fn start(&self) -> io::Result<()> {
-        let mut result = Ok(());
-        self.started.call_once(|| {
-            let Some(me) = self.me.upgrade() else { return };
-            let spawned = std::thread::Builder::new().name("rnic-shard".into()).spawn(move || {
-                sys::block_all_signals();
-                me.run();
-            });
-            result = spawned.map(drop);
-        });
-        result
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if *started {
+            return Ok(());
+        }
+        let Some(me) = self.me.upgrade() else { return Ok(()) };
+        let _blocked = sys::block_all_signals();
+        std::thread::Builder::new().name("rnic-shard".into()).spawn(move || me.run())?;
+        *started = true;
+        Ok(())
     }
 
     fn run(&self) {

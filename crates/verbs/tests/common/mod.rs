@@ -1,6 +1,7 @@
 //! Two connected queue pairs over loopback, each on a device of its own.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod child;
 pub mod raw;
 
 use std::time::Duration;
