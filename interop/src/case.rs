@@ -20,9 +20,28 @@ pub struct Bench<'a> {
     pub scratch: Scratch,
 }
 
-type Body = Box<dyn Fn(&Bench<'_>) -> Result<()>>;
+type HostBody = Box<dyn Fn(&Scratch) -> Result<()>>;
+type GuestBody = Box<dyn Fn(&Bench<'_>) -> Result<()>>;
+
+/// What a case does; an error is a failure.
+pub enum Body {
+    /// On this machine alone, with a directory that goes afterwards.
+    Host(HostBody),
+    /// With a guest.
+    Guest(GuestBody),
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host(_) => "Host",
+            Self::Guest(_) => "Guest",
+        })
+    }
+}
 
 /// One interop case.
+#[derive(Debug)]
 pub struct Case {
     /// Path-like and unique: `area/what`.
     pub name: String,
@@ -32,9 +51,9 @@ pub struct Case {
     pub siw: Siw,
     /// siw's parameters, `name=value`, for [`Siw::Repaired`].
     pub params: Vec<&'static str>,
-    /// Beside the guest.
+    /// What it needs of this machine.
     pub needs: Vec<Need>,
-    /// The case itself; an error is a failure.
+    /// The case itself.
     pub body: Body,
 }
 
@@ -46,9 +65,15 @@ impl Case {
             net: Net::User,
             siw: Siw::Repaired,
             params: Vec::new(),
-            needs: Vec::new(),
-            body: Box::new(body),
+            needs: vec![Need::Guest],
+            body: Body::Guest(Box::new(body)),
         }
+    }
+
+    /// A case on this machine alone.
+    pub fn host(name: impl Into<String>, body: impl Fn(&Scratch) -> Result<()> + 'static) -> Self {
+        let guest = Self::new(name, |_| Ok(()));
+        Self { needs: Vec::new(), body: Body::Host(Box::new(body)), ..guest }
     }
 
     /// With these parameters of siw.
@@ -77,15 +102,5 @@ impl Case {
     pub fn needs(mut self, needs: &[Need]) -> Self {
         self.needs.extend(needs);
         self
-    }
-}
-
-impl fmt::Debug for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Case")
-            .field("name", &self.name)
-            .field("siw", &self.siw)
-            .field("params", &self.params)
-            .finish_non_exhaustive()
     }
 }

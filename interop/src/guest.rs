@@ -24,7 +24,7 @@ use std::{
 };
 
 /// Longest a boot may take. Some 4 s on a calm machine.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// TCP ports of the guest that are forwarded from the host, from this one on.
 const FIRST_PORT: u16 = 20000;
 const PORTS: usize = 48;

@@ -1,7 +1,7 @@
 //! Runs cases and reports on them.
 
 use crate::{
-    case::{Bench, Case, STEP},
+    case::{Bench, Body, Case, STEP},
     guest::{Guest, GuestOptions, Net, Siw},
     need::{Missing, Need},
     scratch::Scratch,
@@ -74,24 +74,28 @@ impl Runner {
     }
 
     fn outcome(&mut self, case: &Case) -> Outcome {
-        for need in [Need::Guest].iter().chain(&case.needs) {
+        for need in &case.needs {
             if let Err(missing) = self.needs.entry(*need).or_insert_with(|| need.check()) {
                 return Outcome::Skipped(missing.clone());
             }
         }
-        match self.try_case(case) {
+        let result = match &case.body {
+            Body::Host(body) => Scratch::new().map_err(Into::into).and_then(|scratch| body(&scratch)),
+            Body::Guest(body) => self.try_in_guest(case, body),
+        };
+        match result {
             Ok(()) => Outcome::Passed,
             Err(e) => Outcome::Failed(format!("{e:#}")),
         }
     }
 
-    fn try_case(&mut self, case: &Case) -> Result<()> {
+    fn try_in_guest(&mut self, case: &Case, body: &dyn Fn(&Bench<'_>) -> Result<()>) -> Result<()> {
         let guest = self.guest_for(case.net, case.siw)?;
         if case.siw == Siw::Repaired {
             guest.set_siw(&case.params)?;
         }
         let before = guest.complaints().len();
-        let result = (case.body)(&Bench { guest, scratch: Scratch::new()? });
+        let result = body(&Bench { guest, scratch: Scratch::new()? });
         let complaints = guest.complaints().split_off(before);
         if !complaints.is_empty() {
             eprintln!("{}: the guest's kernel complained: {}", case.name, complaints.join("; "));

@@ -78,13 +78,14 @@ fn parse(text: &str) -> Decoded {
     for line in text.lines() {
         // Bit fields stand before the name: `.... 0011 = OpCode: Send (0x3)`.
         let line = line.trim();
-        let item = line.split_once(" = ").map_or(line, |(_, item)| item);
+        let (bits, item) = line.split_once(" = ").unwrap_or(("", line));
         let (name, value) = item.split_once(": ").unwrap_or((item, ""));
         match name {
             _ if line.starts_with("Frame ") => frame = line.split(':').next().unwrap_or(line),
             "Request frame header" | "Reply frame header" => d.startups += 1,
             "FPDU" => d.fpdus += 1,
-            "OpCode" => *d.opcodes.entry(number(value)).or_default() += 1,
+            // RDMAP's has four bits; an Atomic Request has another one.
+            "OpCode" if bits.len() == ".... 0011".len() => *d.opcodes.entry(number(value)).or_default() += 1,
             "FPDU back pointer" => d.markers += 1,
             "CRC check" if value.contains("(Good") => d.good_crcs += 1,
             "Layer" => d.terminates.push(Terminate { layer: number(value), etype: 0, code: 0 }),
@@ -131,6 +132,7 @@ Frame 8: 150 bytes on wire (1200 bits), 150 bytes captured (1200 bits)
     FPDU
         CRC check: 0x69b134ae (Good CRC32)
             .... 0111 = OpCode: Terminate (0x7)
+            0000 0000 0000 0000 0000 0000 0000 0001 = OpCode: CmpSwap (0x00000001)
         Terminate
             Terminate Control
                 0010 .... = Layer: LLP (0x2)

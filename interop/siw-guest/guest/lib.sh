@@ -15,6 +15,14 @@ serve() {
     "$@" & SERVER=$!
     while ! listening "$_p"; do kill -0 $SERVER 2>/dev/null || return 1; sleep 0.05; done
 }
+# apart COMMAND...: its stderr is kept back until it has ended, so that the lines of its stdout stay whole.
+apart() {
+    _err=$(mktemp)
+    "$@" 2>"$_err"
+    _status=$?
+    cat "$_err"
+    return $_status
+}
 # siw_set NAME=VALUE...: set parameters of the siw that was built with them; those not named get their defaults.
 siw_set() {
     for _kv in mpa_crc_required=0 mpa_crc_strict=0 mpa_version=2 peer_to_peer=0 rtr_type=192 try_gso=0 rx_kick=1 hdr_fix=1 zread_fix=1 "$@"; do

@@ -2,6 +2,7 @@
 
 use crate::case::Case;
 
+mod capture;
 mod lab;
 mod peer;
 mod ping;
@@ -10,6 +11,7 @@ mod verbs;
 /// All cases, or those whose names contain `filter`.
 pub fn matching(filter: Option<&str>) -> Vec<Case> {
     let mut cases = lab::cases();
+    cases.extend(capture::cases());
     cases.extend(ping::cases());
     cases.extend(verbs::cases());
     cases.retain(|c| filter.is_none_or(|f| c.name.contains(f)));

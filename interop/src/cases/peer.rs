@@ -5,7 +5,12 @@ use crate::{
     program::{Output, Program, free_ports},
 };
 use anyhow::Result;
-use std::{env, net::SocketAddr, path::Path, process::Command};
+use std::{
+    env,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    process::Command,
+};
 
 fn command(words: &str, capture: Option<&Path>) -> Result<Command> {
     let mut command = Command::new(env::current_exe()?);
@@ -17,30 +22,24 @@ fn command(words: &str, capture: Option<&Path>) -> Result<Command> {
 }
 
 /// Starts a client with these options and operations.
-pub(super) fn client(
-    _: &Bench<'_>,
-    addr: SocketAddr,
-    words: &str,
-    capture: Option<&Path>,
-) -> Result<Program> {
+pub(super) fn client(addr: SocketAddr, words: &str, capture: Option<&Path>) -> Result<Program> {
     Program::spawn(command(words, capture)?.arg("--connect").arg(addr.to_string()))
 }
 
 /// Runs a client to its end.
-pub(super) fn connect(
-    bench: &Bench<'_>,
-    addr: SocketAddr,
-    words: &str,
-    capture: Option<&Path>,
-) -> Result<Output> {
-    client(bench, addr, words, capture)?.wait(STEP)
+pub(super) fn connect(addr: SocketAddr, words: &str) -> Result<Output> {
+    client(addr, words, None)?.wait(STEP)
 }
 
 /// Starts a server with these options where the guest reaches it; the port.
 pub(super) fn listen(bench: &Bench<'_>, words: &str, capture: Option<&Path>) -> Result<(Program, u16)> {
+    listen_on(bench.guest.listen_ip(), words, capture)
+}
+
+/// Likewise on this address.
+pub(super) fn listen_on(ip: Ipv4Addr, words: &str, capture: Option<&Path>) -> Result<(Program, u16)> {
     let [port] = free_ports()?;
-    let addr = format!("{}:{port}", bench.guest.listen_ip());
-    let mut server = Program::spawn(command(words, capture)?.args(["--listen", &addr]))?;
+    let mut server = Program::spawn(command(words, capture)?.args(["--listen", &format!("{ip}:{port}")]))?;
     server.wait_for("listening", STEP)?;
     Ok((server, port))
 }

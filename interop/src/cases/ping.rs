@@ -129,8 +129,11 @@ fn server(name: &str, session: Session) -> Case {
 fn run_client(bench: &Bench<'_>, session: Session, capture: Option<PathBuf>) -> Result<()> {
     let guest = bench.guest;
     let port = guest.port();
-    let server =
-        guest.serve(port, &format!("rping -s -v -a {} -p {} -S 65535", guest.own_ip(), port.port), STEP)?;
+    let server = guest.serve(
+        port,
+        &format!("apart rping -s -v -a {} -p {} -S 65535", guest.own_ip(), port.port),
+        STEP,
+    )?;
     let mut ping = ping();
     ping.arg(port.addr.to_string()).args([
         "-v",
@@ -155,8 +158,8 @@ fn run_server(bench: &Bench<'_>, session: Session, capture: Option<PathBuf>) -> 
     let guest = bench.guest;
     let (mut ours, port) = listen(bench, session.options, capture)?;
     let Session { count, size, .. } = session;
-    let theirs =
-        guest.run(&format!("rping -c -v -V -a {} -p {port} -C {count} -S {size}", guest.host_ip()), STEP);
+    let theirs = guest
+        .run(&format!("apart rping -c -v -V -a {} -p {port} -C {count} -S {size}", guest.host_ip()), STEP);
     let theirs = theirs.with_context(|| format!("rnic ping --listen printed: {}", ours.text()))?;
     session.check("rping -c", &theirs, "ping data: ")?;
     // With --once it ends with its client.
@@ -189,19 +192,20 @@ fn ping() -> Command {
 fn two_clients(bench: &Bench<'_>) -> Result<()> {
     let guest = bench.guest;
     let port = guest.port();
-    let server = guest.serve(port, &format!("rping -s -P -a {} -p {}", guest.own_ip(), port.port), STEP)?;
+    let server =
+        guest.serve(port, &format!("rping -s -P -d -a {} -p {}", guest.own_ip(), port.port), STEP)?;
     let session = Session::new(20, 64, &[]);
     let start = || -> Result<Program> {
         Program::spawn(ping().arg(port.addr.to_string()).args(["-v", "-C", "20", "-S", "64"]))
     };
     let (one, two) = (start()?, start()?);
+    let (one, two) = (one.wait(STEP)?, two.wait(STEP)?);
+    guest.kill(server, 15)?;
+    let theirs = guest.wait(server, STEP)?;
     for ours in [one, two] {
-        let ours = ours.wait(STEP)?;
-        ensure!(ours.status == 0, "rnic ping: {ours}");
+        ensure!(ours.status == 0, "rnic ping: {ours}\nrping -s: {theirs}");
         session.check("rnic ping", &ours, "ping data: ")?;
     }
-    guest.kill(server, 15)?;
-    guest.wait(server, STEP)?;
     Ok(())
 }
 

@@ -91,7 +91,7 @@ fn private_data_cases() -> Vec<Case> {
         Case::new(format!("verbs/client/private-data-{n}"), move |bench| {
             let port = bench.guest.port();
             let server = bench.guest.serve(port, &format!("siwprobe -s -p {}", port.port), STEP)?;
-            connect(bench, port.addr, &format!("--private-data {n} send:8"), None)?.success()?;
+            connect(port.addr, &format!("--private-data {n} send:8"))?.success()?;
             let theirs = bench.guest.wait(server, STEP)?;
             ensure!(
                 theirs.text.contains(&format!("private data {n} bytes \"{}\"", "x".repeat(n))),
@@ -107,7 +107,7 @@ fn run_client(bench: &Bench<'_>, options: &str, agreed: &str) -> Result<()> {
     let guest = bench.guest;
     let port = guest.port();
     let server = guest.serve(port, &format!("siwprobe -s -p {}", port.port), STEP)?;
-    let ours = connect(bench, port.addr, &format!("{options} {OURS} {ALL} quit"), None)?;
+    let ours = connect(port.addr, &format!("{options} {OURS} {ALL} quit"))?;
     let theirs = guest.wait(server, STEP)?;
     ensure!(ours.status == 0 && theirs.status == 0, "peer: {ours}\nsiwprobe: {theirs}");
     ensure!(ours.text.contains(agreed), "peer: not agreed upon: {agreed:?}: {ours}");
@@ -192,7 +192,7 @@ fn from_siw(bench: &Bench<'_>, offence: &Offence) -> Result<()> {
     let guest = bench.guest;
     let port = guest.port();
     let server = guest.serve(port, &format!("siwprobe -s -p {} {}", port.port, offence.siwprobe), STEP)?;
-    let ours = connect(bench, port.addr, offence.operation, None)?;
+    let ours = connect(port.addr, offence.operation)?;
     let Terminate { layer, etype, code } = offence.from_siw;
     ensure!(ours.text.contains(&format!("end: terminated {layer}.{etype}.{code}\n")), "peer: {ours}");
     guest.wait(server, STEP)?;
@@ -235,7 +235,7 @@ fn client_is_rejected(bench: &Bench<'_>) -> Result<()> {
     let guest = bench.guest;
     let port = guest.port();
     let server = guest.serve(port, &format!("siwprobe -s -R -p {}", port.port), STEP)?;
-    let ours = connect(bench, port.addr, "send:1", None)?;
+    let ours = connect(port.addr, "send:1")?;
     ensure!(ours.text.contains("refused: rejected \"no thanks\""), "peer: {ours}");
     guest.wait(server, STEP)?;
     Ok(())
@@ -256,7 +256,7 @@ fn refused(bench: &Bench<'_>, options: &str) -> Result<Output> {
     let guest = bench.guest;
     let port = guest.port();
     let server = guest.serve(port, &format!("siwprobe -s -p {}", port.port), STEP)?;
-    let ours = connect(bench, port.addr, &format!("{options} send:1"), None)?;
+    let ours = connect(port.addr, &format!("{options} send:1"))?;
     guest.kill(server, 9)?;
     guest.wait(server, STEP)?;
     ensure!(ours.status == 1 && ours.text.contains("refused: "), "peer: {ours}");
@@ -298,7 +298,7 @@ fn client_loses_peer(bench: &Bench<'_>) -> Result<()> {
     let port = guest.port();
     let server = guest.serve(port, &format!("siwprobe -s -p {}", port.port), STEP)?;
     let mut ours =
-        super::peer::client(bench, port.addr, &format!("send:8{}", " writes:200:4096".repeat(200)), None)?;
+        super::peer::client(port.addr, &format!("send:8{}", " writes:200:4096".repeat(200)), None)?;
     ours.wait_for("writes:200:4096: as expected", STEP)?;
     guest.kill(server, 9)?;
     let ours = ours.wait(STEP)?;
@@ -324,7 +324,7 @@ fn peer_loses_client(bench: &Bench<'_>) -> Result<()> {
     let guest = bench.guest;
     let port = guest.port();
     let server = guest.serve(port, &format!("siwprobe -s -p {}", port.port), STEP)?;
-    let mut ours = super::peer::client(bench, port.addr, &"writes:200:4096 ".repeat(200), None)?;
+    let mut ours = super::peer::client(port.addr, &"writes:200:4096 ".repeat(200), None)?;
     ours.wait_for("writes:200:4096: as expected", STEP)?;
     ours.kill()?;
     ours.wait(STEP)?;
