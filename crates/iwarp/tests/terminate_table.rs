@@ -226,6 +226,18 @@ fn ddp() -> Vec<Row> {
     for mo in [0, 2, 4, u32::MAX] {
         rows.push(Row::new(Fault::MessageOffset, (1, 2, 4), at(mo)).after(first(), 3).host(post));
     }
+    // Messages of one segment start at offset 0.
+    let a = Atomic { stag: OPEN, to: OPEN_BASE, ..Atomic::default() };
+    for mut ulpdu in [
+        craft::read_request(1, (7, 0), 1, (OPEN, OPEN_BASE)),
+        craft::atomic_request(1, a),
+        craft::atomic_response(1, 5, 6),
+        craft::immediate(1, 7),
+    ] {
+        ulpdu[17] = 4;
+        let row = Row::new(Fault::MessageOffset, (1, 2, 4), ulpdu);
+        rows.push(row.host(|h| feeder::expect_atomic(h, 1, 0, 5)));
+    }
     rows.push(Row::new(Fault::MessageTooLong, (1, 2, 5), craft::send(1, b"123456789")).host(post));
     let rest = craft::untagged(Control::last(3), 0, Place { mo: 3, ..SEND }, b"456789");
     rows.push(Row::new(Fault::MessageTooLong, (1, 2, 5), rest).after(first(), 3).host(post));

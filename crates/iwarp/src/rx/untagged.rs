@@ -209,8 +209,11 @@ impl Receiver {
         payload: &[u8],
     ) -> Result<(), Fault> {
         // rule 7306-6.2-1
+        if u.mo != 0 {
+            return Err(Fault::MessageOffset);
+        }
         let value = <[u8; 8]>::try_from(payload).map_err(|_| Fault::MessageLength(opcode))?;
-        if !u.last || u.mo != 0 {
+        if !u.last {
             return Err(Fault::MessageLength(opcode));
         }
         let slot = match self.message.take() {
