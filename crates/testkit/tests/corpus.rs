@@ -28,7 +28,7 @@ fn stored_inputs_keep_every_promise() {
 fn noise_keeps_every_promise() {
     let mut seed = Seed::new(2026);
     for (_, target) in TARGETS {
-        for round in 0..2000 {
+        for round in 0..600 {
             let len = seed.below(400);
             let mut bytes = seed.bytes(len);
             if let Some(first) = bytes.first_mut().filter(|_| round % 2 == 0) {
