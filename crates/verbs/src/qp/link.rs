@@ -165,10 +165,10 @@ impl Link {
 
     /// Watch for room to write or not.
     pub(crate) fn set_write_blocked(&self, on: bool) {
-        // The usual answer costs a load; only holders of the transmit side come here.
+        // The usual answer costs a load.
         if self.write_blocked.load(Ordering::SeqCst) != on {
-            self.write_blocked.store(on, Ordering::SeqCst);
             self.watch(|w| {
+                self.write_blocked.store(on, Ordering::SeqCst);
                 w.write = on;
                 // A thread that sleeps on the socket chose what to wait for when it lay down.
                 w.overslept = on && self.polled.load(Ordering::SeqCst) == ASLEEP;

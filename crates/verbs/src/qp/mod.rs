@@ -185,6 +185,11 @@ impl Source for QpInner {
             self.after_receive(outcome);
         }
         if ready.writable {
+            // Not to be told again while another thread transmits: whoever does so next asks anew. Before
+            // the kick, which makes sure that somebody will.
+            if let Some(link) = self.lock_rx().link() {
+                link.set_write_blocked(false);
+            }
             self.kick();
         }
     }
