@@ -122,7 +122,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "duration")]
     pub(crate) iters: Option<u64>,
 
-    /// Seconds of each measurement (a row has two: bandwidth and latency) [default: 0.15]
+    /// Seconds of each measurement (a row has two: bandwidth and latency) [default: 0.1]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) duration: Option<Duration>,
 

@@ -228,14 +228,21 @@ impl Driver {
 
     fn fill_tcp(&mut self, row: &Row, report: &mut Report) -> Result<()> {
         if self.plan.wants(Kind::Bandwidth) {
-            let mut moved = self.rounds_tcp(row, TcpKind::Stream)?;
-            report.tcp_gbit_s = moved.rate();
-            report.tcp_messages_s = per_second(report.tcp_gbit_s, row.size);
-            report.tcp_cpu_s_per_gb = moved.cpu_per_gb().map(|(initiator, target)| initiator + target);
+            // Which way to wait moves more depends on size and machine: the better one is the measure.
+            for spin in self.waits() {
+                let mut moved = self.rounds_tcp(row, TcpKind::Stream, spin)?;
+                let rate = moved.rate();
+                if rate > report.tcp_gbit_s {
+                    report.tcp_gbit_s = rate;
+                    report.tcp_messages_s = per_second(rate, row.size);
+                    report.tcp_cpu_s_per_gb =
+                        moved.cpu_per_gb().map(|(initiator, target)| initiator + target);
+                }
+            }
         }
         if self.plan.wants(Kind::Latency) {
             let kind = if row.verb.is_round_trip() { TcpKind::Request } else { TcpKind::PingPong };
-            let mut timed = self.rounds_tcp(row, kind)?;
+            let mut timed = self.rounds_tcp(row, kind, !self.plan.settings.events)?;
             if let Some(summary) = Summary::of(&mut timed.samples) {
                 report.tcp_p50_us = Some(micros(summary.p50) / parts(row.verb));
                 report.tcp_p99_us = Some(micros(summary.p99) / parts(row.verb));
@@ -337,15 +344,20 @@ impl Driver {
         Ok(Outcome { time, samples, cpu_ns: (cpu_ns, their_cpu_ns), verdict })
     }
 
-    fn rounds_tcp(&mut self, row: &Row, kind: TcpKind) -> Result<Measured> {
-        let Settings { region, qps, events, .. } = self.plan.settings;
+    /// How plain TCP waits in bandwidth measurements: asleep, and spinning where the queue pairs spin.
+    fn waits(&self) -> impl Iterator<Item = bool> + use<> {
+        [Some(false), (!self.plan.settings.events).then_some(true)].into_iter().flatten()
+    }
+
+    fn rounds_tcp(&mut self, row: &Row, kind: TcpKind, spin: bool) -> Result<Measured> {
+        let Settings { region, qps, .. } = self.plan.settings;
         self.open_tcp()?;
         let pace = Pace::new(self.plan.goal, row.size, region);
         let bytes = u64::from(row.size) * u64::from(qps);
         Measured::of(pace, bytes, |count| {
             self.generation = self.generation.wrapping_add(1);
             let generation = self.generation;
-            self.round_tcp(&TcpRound { kind, size: row.size, count, spin: !events, generation })
+            self.round_tcp(&TcpRound { kind, size: row.size, count, spin, generation })
         })
     }
 

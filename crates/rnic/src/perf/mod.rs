@@ -37,7 +37,7 @@ use plan::{Goal, Verb, stride};
 /// Sizes unless others are named.
 const SIZES: [u32; 5] = [8, 64, 4096, 65_536, 1 << 20];
 /// Time of each measurement, and with `--quick`.
-const DURATION: Duration = Duration::from_millis(150);
+const DURATION: Duration = Duration::from_millis(100);
 const QUICK: Duration = Duration::from_millis(25);
 
 /// The timed part of a round at one end.

@@ -40,7 +40,8 @@ pub(crate) fn line(report: &Report) -> String {
 /// What the reader has to know to read the table.
 pub(crate) const LEGEND: &str = "\
 ratio: rnic / TCP; above 1 is better for bandwidth, below 1 for latency. Latency is half a round trip, except a full one
-for read, fetch-add, cmp-swap and swap (TCP: a request of 8 bytes and an answer of the size). TCP: one write a message.";
+for read, fetch-add, cmp-swap and swap (TCP: a request of 8 bytes and an answer of the size). TCP: one write a message;
+bandwidth is the better of spinning and sleeping (with --events: sleeping).";
 
 /// Bytes, in units of 1024 where that is exact.
 pub(crate) fn size(bytes: u32) -> String {
