@@ -372,11 +372,15 @@ impl<'a> Grant<'a> {
     ///
     /// # Errors
     /// [`TaggedFault::Bounds`] outside the grant, [`TaggedFault::Access`] when the memory itself is not
-    /// 8-byte aligned there.
+    /// 8-byte aligned there, [`TaggedFault::Unreachable`] where the application has unmapped it or made it
+    /// read-only. Whether it has is looked at just before: an unmapping at the very moment is a crash.
     pub(crate) fn atomic_u64(&self, offset: usize, f: impl Fn(u64) -> u64) -> Result<u64, TaggedFault> {
         use std::sync::atomic::Ordering::{AcqRel, Acquire};
         if offset.checked_add(8).is_none_or(|end| end > self.len) {
             return Err(TaggedFault::Bounds);
+        }
+        if self.entered.memory.is_raw() && checked::writable(self.at(offset, 8)) == Checked::Fault {
+            return Err(TaggedFault::Unreachable);
         }
         // SAFETY: in bounds, and the entered region keeps the memory for as long as `self` lives.
         let word = unsafe { copy::atomic(self.at(offset, 8)) }.ok_or(TaggedFault::Access)?;

@@ -20,6 +20,8 @@ use crate::queue::{Completion, CompletionOp, Status};
 pub(crate) enum Cause {
     /// The application wanted it.
     Local,
+    /// The application wanted to begin anew: it is told nothing of what was posted.
+    Reset,
     /// The peer's end of stream; `clean`: between two messages.
     PeerClosed { clean: bool },
     /// The peer broke a rule (or our memory failed it).
@@ -57,6 +59,11 @@ impl Cause {
         }
     }
 
+    /// Whether the application is told of each request that it ended.
+    fn is_told(&self) -> bool {
+        !matches!(self, Self::Reset)
+    }
+
     /// Whether what the batch has may still be sent.
     fn can_send(&self) -> bool {
         !matches!(self, Self::Broken(_) | Self::SourceLost(_) | Self::DeadPath)
@@ -74,7 +81,7 @@ impl Cause {
     /// fault is a receive's.
     fn send_status(&self, receive_failed: bool) -> Status {
         match self {
-            Self::Local | Self::PeerClosed { .. } | Self::Request { .. } => Status::WrFlush,
+            Self::Local | Self::Reset | Self::PeerClosed { .. } | Self::Request { .. } => Status::WrFlush,
             Self::Broken(_) | Self::DeadPath => Status::RetryExceeded,
             Self::Stalled => Status::ResponseTimeout,
             Self::SourceLost(_) => Status::LocalProtection,
@@ -102,7 +109,9 @@ impl Cause {
             return AsyncEvent::QpAccessError { qp_num, terminate: f.terminate() };
         }
         match self {
-            Self::Local | Self::PeerClosed { clean: true } => AsyncEvent::Disconnected { qp_num },
+            Self::Local | Self::Reset | Self::PeerClosed { clean: true } => {
+                AsyncEvent::Disconnected { qp_num }
+            }
             // rule 5040-5.4-3
             Self::Terminated(m) => {
                 AsyncEvent::QpFatal { qp_num, terminate: m.map(|m| m.terminate), from_peer: true }
@@ -137,6 +146,10 @@ impl QpInner {
         tracing::debug!(qp = self.num, ?cause, "connection ends");
         self.count(&cause);
         let mut rx = self.lock_rx();
+        // A reset may have been faster.
+        if locked(&self.cause).is_none() {
+            return;
+        }
         let link = rx.link();
         // rule 5040-6.2.1-1, 5041-6.2.2-1, 5041-3-2, 5040-7.1-1
         self.set_state(QpState::Error);
@@ -146,14 +159,15 @@ impl QpInner {
         let can_send = self.stop_sending(&cause, terminate);
         self.flush_sends(&cause, rx.slots.has_failed());
         self.flush_current(&cause, &mut rx);
-        drop(rx);
-        self.flush_receives();
+        self.discard_receives(&cause);
         if link.is_some() {
             self.device.report(cause.event(self.num));
         }
-        if self.rq.is_shared() {
+        if self.rq.is_shared() && cause.is_told() {
             self.device.report(AsyncEvent::LastWqeReached { qp_num: self.num });
         }
+        self.gone.set();
+        drop(rx);
         if let Some(link) = link {
             if can_send {
                 link.set_read(true);
@@ -164,7 +178,6 @@ impl QpInner {
                 self.close_now();
             }
         }
-        self.gone.set();
     }
 
     fn count(&self, cause: &Cause) {
@@ -205,7 +218,7 @@ impl QpInner {
                 _ => std::mem::replace(&mut blame, Status::WrFlush),
             };
             n += 1;
-            if status != Status::Success || entry.signaled {
+            if cause.is_told() && (status != Status::Success || entry.signaled) {
                 let mut completion = entry.completion(status, self.num);
                 if let Cause::Request { seq: s, vendor_err, .. } = *cause
                     && s == seq
@@ -218,7 +231,7 @@ impl QpInner {
         while shared.orq.pop().is_some() {}
         while shared.irq.pop().is_some() {}
         drop(shared);
-        for wqe in &pending {
+        for wqe in pending.iter().filter(|_| cause.is_told()) {
             self.flush_one(wqe);
         }
         self.completed(n + pending.len() as u32);
@@ -228,7 +241,7 @@ impl QpInner {
     fn flush_current(&self, cause: &Cause, rx: &mut Rx) {
         let status = cause.recv_status(rx.slots.has_failed());
         self.drop_held(&mut rx.slots);
-        if let Some(wqe) = rx.slots.current.take() {
+        if let Some(wqe) = rx.slots.current.take().filter(|_| cause.is_told()) {
             self.recv_cq.push(
                 Completion {
                     wr_id: wqe.wr_id,
@@ -239,6 +252,14 @@ impl QpInner {
                 },
                 false,
             );
+        }
+    }
+
+    fn discard_receives(&self, cause: &Cause) {
+        if cause.is_told() {
+            self.flush_receives();
+        } else {
+            while self.rq_is_own_and_takes() {}
         }
     }
 
@@ -271,17 +292,21 @@ impl QpInner {
 
     /// The peer's stream ended while ours is being closed.
     pub(super) fn peer_ended(&self) {
-        {
+        let finished = {
             let tx = self.lock_tx();
-            if !tx.is_finished()
-                && let Some(link) = tx.link()
-            {
-                // The Terminate may be among what still waits: no further word of the end until it is out.
-                link.set_read(false);
-                return;
+            match tx.link() {
+                Some(link) if !tx.is_finished() => {
+                    // The Terminate may be among what still waits: no further word of the end until it is out.
+                    link.set_read(false);
+                    false
+                }
+                _ => true,
             }
+        };
+        self.after_tx();
+        if finished {
+            self.close_now();
         }
-        self.close_now();
     }
 
     /// A closing connection waited for the peer's end of stream.
@@ -289,21 +314,25 @@ impl QpInner {
         let Some(link) = self.lock_rx().link() else { return };
         let with_tcp = sys::unacknowledged(link.fd()).unwrap_or(0);
         let left = with_tcp + self.lock_tx().waiting() as u64;
+        self.after_tx();
         let config = &self.device.config;
         if link.is_closed_for_good(left, config.linger, config.path_timeout) {
             self.close_now();
         }
     }
 
-    /// Back to the start: nothing is reported. Only after the connection is over.
-    pub(super) fn reset(&self) -> crate::Result<()> {
-        self.fail(Cause::Local);
+    /// Back to the start: of what is still posted nothing is reported.
+    pub(super) fn reset(&self) {
+        self.fail(Cause::Reset);
         self.close_now();
+        // Under the lock: somebody may be at its failure still.
+        let rx = self.lock_rx();
         while self.rq_is_own_and_takes() {}
         *locked(&self.cause) = None;
         self.gone.clear();
+        self.draining.store(false, Ordering::SeqCst);
         self.set_state(QpState::Reset);
-        Ok(())
+        drop(rx);
     }
 
     fn rq_is_own_and_takes(&self) -> bool {
@@ -321,6 +350,7 @@ impl QpInner {
         let Some(link) = self.lock_rx().link() else { return };
         let Ok(health) = sys::tcp_health(link.fd()) else { return link.health_fired(None) };
         self.lock_tx().set_mss(&link, health.send_mss as usize);
+        self.after_tx();
         let under_way = health.unacked > 0 || health.not_sent > 0;
         // What was heard before the present bytes were under way does not count.
         let silence = health.silence().min(link.watched_for());

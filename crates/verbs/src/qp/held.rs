@@ -171,6 +171,7 @@ impl QpInner {
     pub(crate) fn receive_posted(&self) {
         let mut rx = self.lock_rx();
         let mut out = Outcome { end: self.deliver_held(&mut rx.slots), ..Outcome::default() };
+        rx.discard |= out.end.is_some();
         if self.holds.load(Ordering::SeqCst) && self.rq.is_shared() {
             self.rq.hungry(self.weak());
         }

@@ -60,6 +60,8 @@ pub(crate) struct QpInner {
     pub(crate) rq: Arc<RecvQueue>,
     pub(crate) counters: QpCounters,
     state: AtomicU8,
+    /// In SQD, and nobody was told yet that what was begun is done.
+    draining: AtomicBool,
     /// Send work requests posted and not completed.
     outstanding: AtomicU32,
     tx: Mutex<Tx>,
@@ -145,7 +147,7 @@ impl QpInner {
         }
     }
 
-    /// For holders of `tx` that just unlocked it: looks whether somebody wanted it meanwhile.
+    /// For every holder of `tx` that just unlocked it: looks whether somebody wanted it meanwhile.
     fn after_tx(&self) {
         if self.tx_wanted.load(Ordering::SeqCst) {
             self.kick();

@@ -190,6 +190,7 @@ impl QueuePair {
             rq,
             counters: QpCounters::default(),
             state: AtomicU8::new(QpState::Init as u8),
+            draining: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             tx: Mutex::new(Tx::default()),
             tx_wanted: AtomicBool::new(false),
@@ -323,7 +324,7 @@ impl QueuePair {
             return None;
         }
         self.0.inner.cause().map(|cause| match cause {
-            Cause::Local => End::Local,
+            Cause::Local | Cause::Reset => End::Local,
             Cause::PeerClosed { clean: true } => End::Peer,
             Cause::PeerClosed { clean: false } => End::Broken(None),
             Cause::Broken(errno) => End::Broken(errno),

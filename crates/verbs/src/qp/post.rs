@@ -120,6 +120,9 @@ impl QpInner {
         if extension && !flush && !tx.extensions() {
             return Err(Error::NotNegotiated);
         }
+        if needs_response(&wr.op) && !flush && !tx.may_read() {
+            return Err(Error::Limit { what: "outbound Reads and atomics (ORD)", value: 1, limit: 0 });
+        }
         let mut wqe = self.resolve_send(wr)?;
         if flush {
             self.flush_one(&wqe);

@@ -128,6 +128,9 @@ impl QpInner {
                 Step::End(cause) => out.end = Some(cause),
             }
         }
+        // Another thread may be here before the end is acted upon: what it reads (the peer's FIN behind its
+        // Terminate, say) must not become the cause.
+        rx.discard |= out.end.is_some();
         if rx.len == 0
             && let Some(buffer) = rx.staging.take()
         {
@@ -303,9 +306,14 @@ impl QpInner {
     /// Acts upon a round, without the receive lock.
     pub(super) fn after_receive(&self, out: Outcome) {
         // rule 5044-7.1.2-3, 6581-9.2-4
-        if out.first && self.lock_tx().open_gate() {
-            self.device.report(AsyncEvent::CommunicationEstablished { qp_num: self.num });
-            self.kick();
+        if out.first {
+            let opened = self.lock_tx().open_gate();
+            if opened {
+                self.device.report(AsyncEvent::CommunicationEstablished { qp_num: self.num });
+                self.kick();
+            } else {
+                self.after_tx();
+            }
         }
         if out.kick {
             self.kick();

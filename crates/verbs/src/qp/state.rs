@@ -41,7 +41,12 @@ impl QpState {
         use QpState::{Error, Init, Reset, Rtr, Rts, Sqd};
         matches!(
             (self, to),
-            (_, Reset | Error) | (Reset | Init, Init) | (Rts | Sqd, Sqd) | (Sqd | Rts, Rts) | (Rtr, Rtr)
+            (_, Reset)
+                | (Init | Rtr | Rts | Sqd | Error, Error)
+                | (Reset | Init, Init)
+                | (Rts | Sqd, Sqd)
+                | (Sqd | Rts, Rts)
+                | (Rtr, Rtr)
         )
     }
 }
@@ -67,35 +72,36 @@ impl QpInner {
             });
         }
         match to {
-            QpState::Error => {
-                self.fail(super::Cause::Local);
-                Ok(())
-            }
+            QpState::Error => self.fail(super::Cause::Local),
             QpState::Reset => self.reset(),
-            QpState::Sqd => {
-                self.set_state(QpState::Sqd);
-                self.kick();
+            // Moved on by somebody else meanwhile: may it still?
+            _ if !self.transition(from, to) => return self.modify(to),
+            QpState::Sqd if from != QpState::Sqd => {
+                self.draining.store(true, Ordering::SeqCst);
                 self.report_if_drained();
-                Ok(())
             }
-            _ => {
-                self.set_state(to);
-                self.kick();
-                Ok(())
-            }
+            _ => self.kick(),
+        }
+        Ok(())
+    }
+
+    /// Reads were answered: in SQD that may have been the last of what was begun.
+    pub(super) fn report_if_drained(&self) {
+        if self.draining.load(Ordering::SeqCst) {
+            self.report_drained(&self.lock_tx());
+            self.after_tx();
         }
     }
 
-    /// In SQD: tells when nothing that was begun is left.
-    pub(super) fn report_if_drained(&self) {
-        if self.state() == QpState::Sqd {
-            let idle = {
-                let tx = self.lock_tx();
-                tx.is_quiet() && self.lock_shared().is_idle()
-            };
-            if idle {
-                self.device.report(AsyncEvent::SendQueueDrained { qp_num: self.num });
-            }
+    /// In SQD: tells, once, when nothing that was begun is left.
+    pub(super) fn report_drained(&self, tx: &super::Tx) {
+        let done = |qp: &Self| tx.is_quiet() && qp.lock_shared().is_idle();
+        if self.draining.load(Ordering::SeqCst)
+            && self.state() == QpState::Sqd
+            && done(self)
+            && self.draining.swap(false, Ordering::SeqCst)
+        {
+            self.device.report(AsyncEvent::SendQueueDrained { qp_num: self.num });
         }
     }
 }

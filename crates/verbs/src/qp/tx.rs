@@ -107,6 +107,11 @@ impl Tx {
         self.link.as_ref().is_some_and(|l| l.negotiated.extensions)
     }
 
+    /// Whether a Read can ever begin: one side may have negotiated the depth down to nothing.
+    pub(super) fn may_read(&self) -> bool {
+        self.link.as_ref().is_none_or(|l| l.negotiated.ord > 0)
+    }
+
     /// The path's MSS may have changed. RFC 5044 §4.5.
     pub(super) fn set_mss(&mut self, link: &Link, mss: usize) {
         if let Some(t) = &mut self.transmitter {
@@ -169,6 +174,7 @@ impl QpInner {
                 }
                 if tx.batch.waiting() == 0 {
                     self.finish_if_wanted(tx, &link);
+                    self.report_drained(tx);
                     return None;
                 }
             }

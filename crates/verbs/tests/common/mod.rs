@@ -7,8 +7,8 @@ pub mod raw;
 use std::time::Duration;
 
 use rnic_verbs::{
-    Access, Completion, CompletionQueue, ConnParams, ConnPolicy, Device, DeviceConfig, ListenConfig,
-    Listener, MemoryRegion, ProtectionDomain, QpInit, QueuePair, connect,
+    Access, AsyncEvent, Completion, CompletionQueue, ConnParams, ConnPolicy, Device, DeviceConfig,
+    ListenConfig, Listener, MemoryRegion, ProtectionDomain, QpInit, QueuePair, connect,
 };
 
 /// Long enough for a busy machine, short enough to notice a hang.
@@ -38,18 +38,27 @@ pub fn pair_with(policy: &ConnPolicy, init: impl Fn(QpInit) -> QpInit) -> (Side,
 
 /// Connects `a` (initiator) to `b` (responder).
 pub fn join(a: &Side, b: &Side, policy: &ConnPolicy) {
+    join_qps(&a.qp, &b.device, &b.qp, policy);
+}
+
+/// Likewise for single queue pairs; `device` is that of `b`.
+pub fn join_qps(a: &QueuePair, device: &Device, b: &QueuePair, policy: &ConnPolicy) {
     let listener =
-        Listener::bind(&b.device, "127.0.0.1:0".parse().unwrap(), ListenConfig::with_policy(policy.clone()))
+        Listener::bind(device, "127.0.0.1:0".parse().unwrap(), ListenConfig::with_policy(policy.clone()))
             .unwrap();
     let addr = listener.local_addr().unwrap();
     std::thread::scope(|s| {
         s.spawn(|| {
             let request = listener.accept(Some(PATIENCE)).unwrap();
-            request.accept(&b.qp, ConnParams::with_policy(policy.clone())).unwrap();
+            request.accept(b, ConnParams::with_policy(policy.clone())).unwrap();
         });
-        connect(&a.qp, addr, ConnParams::with_policy(policy.clone())).unwrap();
+        connect(a, addr, ConnParams::with_policy(policy.clone())).unwrap();
     });
 }
+
+/// Every right that a peer can have.
+pub const REMOTE: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
 pub fn pair() -> (Side, Side) {
     pair_with(&ConnPolicy::default(), |i| i)
@@ -57,8 +66,25 @@ pub fn pair() -> (Side, Side) {
 
 impl Side {
     pub fn mr(&self, len: usize) -> MemoryRegion {
-        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        self.pd.register(len, all).unwrap()
+        self.pd.register(len, REMOTE).unwrap()
+    }
+
+    /// The bytes of a region.
+    pub fn bytes(mr: &MemoryRegion) -> Vec<u8> {
+        let mut out = vec![0; mr.len() as usize];
+        mr.read_at(0, &mut out).unwrap();
+        out
+    }
+
+    /// The next asynchronous event that `wanted` picks.
+    pub fn event<T>(&self, wanted: impl Fn(AsyncEvent) -> Option<T>) -> T {
+        let events = self.device.async_events();
+        loop {
+            let event = events.wait(Some(PATIENCE)).unwrap().expect("no such event");
+            if let Some(found) = wanted(event) {
+                return found;
+            }
+        }
     }
 
     /// The next `n` completions.

@@ -4,4 +4,10 @@
 mod common;
 
 mod capture;
+mod cq;
+mod data;
+mod order;
+mod remote;
+mod srq;
+mod states;
 mod tshark;
