@@ -1,6 +1,7 @@
 //! The end of a connection: who learns what, in which order, and how the socket goes.
 
 use std::sync::atomic::Ordering;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use iwarp::tx::Message;
@@ -9,7 +10,7 @@ use iwarp::{Fault, TaggedFault, Terminate};
 
 use super::link::Link;
 use super::rx::Rx;
-use super::{QpInner, QpState, locked};
+use super::{QpInner, QpState, Tx, locked};
 use crate::counters::add;
 use crate::event::AsyncEvent;
 use crate::net::sys;
@@ -40,6 +41,14 @@ pub(crate) enum Cause {
     DeadPath,
     /// The peer's TCP answers, the peer does not.
     Stalled,
+}
+
+/// A connection's end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    cause: Cause,
+    /// Who reports everything.
+    thread: ThreadId,
 }
 
 impl From<TaggedFault> for Cause {
@@ -133,32 +142,51 @@ fn terminated_status(t: Terminate) -> Status {
 }
 
 impl QpInner {
+    /// The application ends the connection. If that ends already, on another thread, waits until
+    /// everything is reported.
+    pub(super) fn end_here(&self, cause: Cause) {
+        self.fail(self.life(), cause);
+        let me = std::thread::current().id();
+        // Not for itself: a waker that is called by the end may drop the queue pair.
+        if locked(&self.ended).as_ref().is_some_and(|e| e.thread != me) {
+            self.gone.wait(None);
+        }
+    }
+
     /// Ends the connection: the first cause counts. Completes everything, sends the Terminate if one is
-    /// due, half-closes, and gives the peer a while to take what TCP still has.
-    pub(super) fn fail(&self, cause: Cause) {
+    /// due, half-closes, and gives the peer a while to take what TCP still has. A cause that was found
+    /// in another `life` of the queue pair, before a reset, is forgotten.
+    pub(super) fn fail(&self, life: u32, cause: Cause) {
         {
-            let mut first = locked(&self.cause);
-            if first.is_some() || self.state() == QpState::Reset {
+            let mut first = locked(&self.ended);
+            if first.is_some() || self.state() == QpState::Reset || life != self.life() {
                 return;
             }
-            *first = Some(cause);
+            *first = Some(Ended { cause, thread: std::thread::current().id() });
         }
         tracing::debug!(qp = self.num, ?cause, "connection ends");
         self.count(&cause);
         let mut rx = self.lock_rx();
-        // A reset may have been faster.
-        if locked(&self.cause).is_none() {
-            return;
-        }
         let link = rx.link();
-        // rule 5040-6.2.1-1, 5041-6.2.2-1, 5041-3-2, 5040-7.1-1
-        self.set_state(QpState::Error);
         let terminate = cause.terminate().map(|t| encode(t, &cause, &rx));
         // rule 5040-5.4-2, 5040-7.2-4, 5044-8-2
         rx.discard = true;
-        let can_send = self.stop_sending(&cause, terminate);
-        self.flush_sends(&cause, rx.slots.has_failed());
+        let receive_failed = rx.slots.has_failed();
         self.flush_current(&cause, &mut rx);
+        let can_send = {
+            // Posters look at the state under this lock, or look again once they have posted: what they
+            // post is reported after what is flushed here.
+            let mut tx = self.lock_tx();
+            // rule 5040-6.2.1-1, 5041-6.2.2-1, 5041-3-2, 5040-7.1-1
+            self.set_state(QpState::Error);
+            let can_send = cause.can_send() && tx.finish(terminate).is_ok();
+            if !can_send {
+                tx.disconnect();
+            }
+            self.flush_sends(&mut tx, &cause, receive_failed);
+            can_send
+        };
+        drop(rx);
         self.discard_receives(&cause);
         if link.is_some() {
             self.device.report(cause.event(self.num));
@@ -166,8 +194,6 @@ impl QpInner {
         if self.rq.is_shared() && cause.is_told() {
             self.device.report(AsyncEvent::LastWqeReached { qp_num: self.num });
         }
-        self.gone.set();
-        drop(rx);
         if let Some(link) = link {
             if can_send {
                 link.set_read(true);
@@ -178,6 +204,7 @@ impl QpInner {
                 self.close_now();
             }
         }
+        self.gone.set();
     }
 
     fn count(&self, cause: &Cause) {
@@ -190,19 +217,8 @@ impl QpInner {
         }
     }
 
-    /// Returns whether what the batch has may still be sent.
-    fn stop_sending(&self, cause: &Cause, terminate: Option<Message>) -> bool {
-        let mut tx = self.lock_tx();
-        let can_send = cause.can_send() && tx.finish(terminate).is_ok();
-        if !can_send {
-            tx.disconnect();
-        }
-        can_send
-    }
-
     /// Completes the send queue in order: what is done, the one that failed, the rest as flushed.
-    fn flush_sends(&self, cause: &Cause, receive_failed: bool) {
-        let mut tx = self.lock_tx();
+    fn flush_sends(&self, tx: &mut Tx, cause: &Cause, receive_failed: bool) {
         let pending = tx.take_pending();
         let mut shared = self.lock_shared();
         self.retire(&mut shared);
@@ -265,17 +281,14 @@ impl QpInner {
 
     /// Flushes the queue pair's own receives; shared ones serve others.
     pub(super) fn flush_receives(&self) {
-        if self.rq.is_shared() {
-            return;
-        }
-        while let Some(wqe) = self.rq.take() {
-            self.flush_recv(wqe.wr_id);
+        if !self.rq.is_shared() {
+            self.rq.flush(|wqe| self.flush_recv(wqe.wr_id));
         }
     }
 
     /// Lets go of the socket.
     pub(super) fn close_now(&self) {
-        if locked(&self.cause).is_none() {
+        if locked(&self.ended).is_none() {
             return;
         }
         let link = {
@@ -323,16 +336,21 @@ impl QpInner {
 
     /// Back to the start: of what is still posted nothing is reported.
     pub(super) fn reset(&self) {
-        self.fail(Cause::Reset);
+        self.end_here(Cause::Reset);
         self.close_now();
-        // Under the lock: somebody may be at its failure still.
-        let rx = self.lock_rx();
         while self.rq_is_own_and_takes() {}
-        *locked(&self.cause) = None;
+        let mut ended = locked(&self.ended);
+        *ended = None;
+        self.lives.fetch_add(1, Ordering::SeqCst);
         self.gone.clear();
         self.draining.store(false, Ordering::SeqCst);
         self.set_state(QpState::Reset);
-        drop(rx);
+    }
+
+    /// Which connection this is: a reset begins another. Read under `rx` or `tx` together with what is
+    /// found there.
+    pub(super) fn life(&self) -> u32 {
+        self.lives.load(Ordering::SeqCst)
     }
 
     fn rq_is_own_and_takes(&self) -> bool {
@@ -347,7 +365,11 @@ impl QpInner {
     /// Looks whether the peer's TCP still answers. RFC 5044 leaves this to TCP; a zero window from a
     /// live peer is no reason to give up, silence is.
     pub(super) fn check_health(&self) {
-        let Some(link) = self.lock_rx().link() else { return };
+        let (life, link) = {
+            let rx = self.lock_rx();
+            (self.life(), rx.link())
+        };
+        let Some(link) = link else { return };
         let Ok(health) = sys::tcp_health(link.fd()) else { return link.health_fired(None) };
         self.lock_tx().set_mss(&link, health.send_mss as usize);
         self.after_tx();
@@ -355,12 +377,12 @@ impl QpInner {
         // What was heard before the present bytes were under way does not count.
         let silence = health.silence().min(link.watched_for());
         if under_way && silence >= self.device.config.path_timeout && !health.is_probing() {
-            self.fail(Cause::DeadPath);
+            self.fail(life, Cause::DeadPath);
             return;
         }
         let waits = link.patience.stall_timeout.is_some() && !self.lock_shared().is_idle();
         if waits && link.patience.stall_timeout.is_some_and(|t| link.idle_for(self.moved()) >= t) {
-            self.fail(Cause::Stalled);
+            self.fail(life, Cause::Stalled);
             return;
         }
         link.health_fired((under_way || waits).then_some(HEALTH));
@@ -373,7 +395,7 @@ impl QpInner {
     }
 
     pub(crate) fn cause(&self) -> Option<Cause> {
-        *locked(&self.cause)
+        locked(&self.ended).as_ref().map(|e| e.cause)
     }
 
     pub(crate) fn gone(&self) -> &crate::signal::Signal {

@@ -170,8 +170,9 @@ impl QpInner {
     /// A receive was posted while messages were held.
     pub(crate) fn receive_posted(&self) {
         let mut rx = self.lock_rx();
-        let mut out = Outcome { end: self.deliver_held(&mut rx.slots), ..Outcome::default() };
-        rx.discard |= out.end.is_some();
+        let end = self.deliver_held(&mut rx.slots);
+        rx.discard |= end.is_some();
+        let mut out = Outcome { end, ..self.outcome() };
         if self.holds.load(Ordering::SeqCst) && self.rq.is_shared() {
             self.rq.hungry(self.weak());
         }
@@ -217,7 +218,7 @@ impl QpInner {
 
     /// Reading was stopped for too long? RFC 5041 §7.2: no buffer available.
     pub(super) fn receive_timed_out(&self) {
-        {
+        let life = {
             let mut rx = self.lock_rx();
             let Some(since) = rx.slots.paused else {
                 rx.slots.timer = false;
@@ -231,9 +232,10 @@ impl QpInner {
                 }
                 return;
             }
-        }
+            self.life()
+        };
         // rule 5041-7.1-6
-        self.fail(Cause::LateFault(Fault::NoReceive));
+        self.fail(life, Cause::LateFault(Fault::NoReceive));
     }
 
     /// The connection is over: what is held goes nowhere.

@@ -33,7 +33,7 @@ use crate::mem::Who;
 use crate::pd::PdInner;
 use crate::queue::{CompletionQueue, Progress};
 use crate::shard::{Readiness, Source, Timer};
-use close::Cause;
+use close::Ended;
 use recvq::RecvQueue;
 use rx::Rx;
 use shared::Shared;
@@ -73,8 +73,10 @@ pub(crate) struct QpInner {
     /// Messages are held aside for which no receive was posted.
     holds: AtomicBool,
     shared: Mutex<Shared>,
-    /// Why the connection ended.
-    cause: Mutex<Option<Cause>>,
+    /// Why the connection ended. Taken alone, or last.
+    ended: Mutex<Option<Ended>>,
+    /// Resets so far.
+    lives: AtomicU32,
     /// Told when the connection is over.
     gone: crate::signal::Signal,
     me: Weak<Self>,
@@ -136,10 +138,10 @@ impl QpInner {
                     Err(std::sync::TryLockError::WouldBlock) => return,
                 };
                 self.tx_wanted.store(false, Ordering::SeqCst);
-                self.transmit(&mut tx)
+                self.transmit(&mut tx).map(|cause| (self.life(), cause))
             };
-            if let Some(cause) = end {
-                self.fail(cause);
+            if let Some((life, cause)) = end {
+                self.fail(life, cause);
             }
             if !self.tx_wanted.load(Ordering::SeqCst) {
                 return;
@@ -220,3 +222,6 @@ impl Drop for QpInner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -198,7 +198,8 @@ impl QueuePair {
             reads_waiting: AtomicBool::new(false),
             holds: AtomicBool::new(false),
             shared: Mutex::new(Shared::new(0, 0)),
-            cause: Mutex::new(None),
+            ended: Mutex::new(None),
+            lives: AtomicU32::new(0),
             gone: Signal::default(),
             me: me.clone(),
             device,
@@ -314,7 +315,7 @@ impl QueuePair {
     /// child it does nothing: the connection is the parent's.
     pub fn disconnect(&self) {
         if !self.0.inner.device.is_forked() {
-            self.0.inner.fail(Cause::Local);
+            self.0.inner.end_here(Cause::Local);
         }
     }
 
@@ -358,7 +359,7 @@ impl Drop for Handle {
         if self.inner.device.is_forked() {
             return;
         }
-        self.inner.fail(Cause::Local);
+        self.inner.end_here(Cause::Local);
         let [(a, first), (b, second)] = &self.hooks;
         a.detach(*first);
         if first != second || a.id() != b.id() {

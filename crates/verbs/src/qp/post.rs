@@ -38,7 +38,7 @@ pub(crate) fn resolve_recv(pd: &PdInner, wr: &RecvWr<'_>) -> Result<RecvWqe> {
 
 impl QpInner {
     /// Checks one send request and resolves its memory.
-    fn resolve_send(&self, wr: &SendWr<'_>) -> Result<SendWqe> {
+    pub(super) fn resolve_send(&self, wr: &SendWr<'_>) -> Result<SendWqe> {
         let (source, len) = match wr.payload {
             Payload::Inline(bytes) => self.inline(wr, bytes)?,
             Payload::Sges(sges) => {
@@ -51,6 +51,13 @@ impl QpInner {
                 }
                 // rule 5040-3.2-1, 5040-7.1-1
                 let (segments, len) = resolve(&self.pd, sges, needs_response(&wr.op))?;
+                if matches!(wr.op, SendOp::ReadInvalidate { .. })
+                    && !(sges.len() == 1 && matches!(segments, Segments::One(_)))
+                {
+                    return Err(Error::Invalid(
+                        "a Read with Invalidate needs one element of memory: its key is invalidated",
+                    ));
+                }
                 (Source::Memory(segments), len)
             }
         };
@@ -100,9 +107,10 @@ impl QpInner {
             }
         }
         let end = if flush { None } else { self.transmit(&mut tx) };
+        let life = self.life();
         drop(tx);
         if let Some(cause) = end {
-            self.fail(cause);
+            self.fail(life, cause);
         }
         self.after_tx();
         failed.map_or(Ok(()), Err)
@@ -161,22 +169,16 @@ impl QpInner {
                 limit: self.caps.max_sge.into(),
             });
         }
-        match self.state() {
-            QpState::Reset => {
-                return Err(Error::State {
-                    what: "posting a receive",
-                    needed: "Init or later",
-                    state: QpState::Reset,
-                });
-            }
-            QpState::Error => {
-                resolve_recv(&self.pd, wr)?;
-                self.flush_recv(wr.wr_id);
-                return Ok(());
-            }
-            _ => {}
+        let state = self.state();
+        if state == QpState::Reset {
+            return Err(Error::State { what: "posting a receive", needed: "Init or later", state });
         }
-        self.rq.post(resolve_recv(&self.pd, wr)?)?;
+        let wqe = resolve_recv(&self.pd, wr)?;
+        if state == QpState::Error {
+            self.rq.post_last(wqe);
+        } else {
+            self.rq.post(wqe)?;
+        }
         // The connection may have failed meanwhile, after its flush looked at the queue.
         if self.state() == QpState::Error {
             self.flush_receives();

@@ -61,6 +61,16 @@ impl RecvQueue {
         Ok(std::mem::take(&mut q.hungry))
     }
 
+    /// Posts one to be flushed: any number of them.
+    pub(crate) fn post_last(&self, wqe: RecvWqe) {
+        self.lock().wqes.push_back(wqe);
+    }
+
+    /// Reports all that are posted, in order: nobody else takes one meanwhile.
+    pub(crate) fn flush(&self, report: impl Fn(RecvWqe)) {
+        self.lock().wqes.drain(..).for_each(report);
+    }
+
     /// Takes the oldest.
     pub(crate) fn take(&self) -> Option<RecvWqe> {
         let mut q = self.lock();

@@ -47,6 +47,8 @@ pub(crate) struct Rx {
 /// What a receive round brought, to be acted upon without the lock.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
+    /// In which life of the queue pair.
+    pub(super) life: u32,
     pub(super) kick: bool,
     pub(super) first: bool,
     pub(super) end: Option<Cause>,
@@ -103,7 +105,7 @@ impl Rx {
 impl QpInner {
     /// Takes what the socket has, within a budget.
     pub(super) fn receive(&self, rx: &mut Rx) -> Outcome {
-        let mut out = Outcome::default();
+        let mut out = self.outcome();
         let Some(link) = rx.link.clone() else { return out };
         if rx.discard {
             self.throw_away(rx, &link, &mut out);
@@ -303,6 +305,11 @@ impl QpInner {
         self.device.staging.put(buf);
     }
 
+    /// A round begins; under the receive lock.
+    pub(super) fn outcome(&self) -> Outcome {
+        Outcome { life: self.life(), ..Outcome::default() }
+    }
+
     /// Acts upon a round, without the receive lock.
     pub(super) fn after_receive(&self, out: Outcome) {
         // rule 5044-7.1.2-3, 6581-9.2-4
@@ -322,12 +329,13 @@ impl QpInner {
             self.report_if_drained();
         }
         match out.closed {
+            _ if out.life != self.life() => {}
             Some(Closed::EndOfStream) => self.peer_ended(),
             Some(Closed::Broken) => self.close_now(),
             None => {}
         }
         if let Some(cause) = out.end {
-            self.fail(cause);
+            self.fail(out.life, cause);
         }
     }
 }

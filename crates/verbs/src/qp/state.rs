@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::QpInner;
+use super::close::Cause;
 use crate::error::{Error, Result};
 use crate::event::AsyncEvent;
 
@@ -72,7 +73,7 @@ impl QpInner {
             });
         }
         match to {
-            QpState::Error => self.fail(super::Cause::Local),
+            QpState::Error => self.end_here(Cause::Local),
             QpState::Reset => self.reset(),
             // Moved on by somebody else meanwhile: may it still?
             _ if !self.transition(from, to) => return self.modify(to),

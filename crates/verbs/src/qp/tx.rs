@@ -69,6 +69,8 @@ pub(crate) struct Tx {
     read_turn: bool,
     /// Send this and nothing more.
     terminate: Option<Message>,
+    /// A request failed: nothing behind it may begin until the queue pair has failed, too.
+    halted: bool,
     /// Send nothing more.
     finish: bool,
     finished: bool,
@@ -86,6 +88,7 @@ impl Tx {
         self.marks.clear();
         self.current = None;
         (self.read_turn, self.finish, self.finished, self.terminate) = (false, false, false, None);
+        self.halted = false;
         self.link = Some(link);
     }
 
@@ -135,7 +138,7 @@ impl Tx {
     /// to be told that his requests are over.
     pub(super) fn finish(&mut self, terminate: Option<Message>) -> Result<(), TaggedFault> {
         self.batch.detach()?;
-        self.current = None;
+        (self.current, self.halted) = (None, false);
         if let Some(t) = &mut self.transmitter {
             t.cancel();
         }
@@ -165,6 +168,15 @@ impl Tx {
 impl QpInner {
     /// Sends what can be sent. Returns why the connection must end, if it must.
     pub(super) fn transmit(&self, tx: &mut Tx) -> Option<Cause> {
+        if tx.halted {
+            return None;
+        }
+        let end = self.send_all(tx);
+        tx.halted = end.is_some();
+        end
+    }
+
+    fn send_all(&self, tx: &mut Tx) -> Option<Cause> {
         let link = Arc::clone(tx.link.as_ref()?);
         let mut budget = TURN_BYTES;
         loop {
