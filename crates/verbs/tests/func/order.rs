@@ -65,7 +65,7 @@ fn more_reads_and_atomics_than_the_depth_allows_wait_their_turn() {
         for i in 0..N {
             let from = src.remote().slice(64 * i, 64).unwrap();
             a.qp.post_send(&SendWr::read(i, &[sink.sge(64 * i, 64)], from)).unwrap();
-            if i % 3 == 0 {
+            if i.is_multiple_of(3) {
                 a.qp.post_send(&SendWr::fetch_add(i, &old.sge(8 * i, 8), word.remote(), 1)).unwrap();
             }
         }
@@ -108,8 +108,8 @@ fn immediate_data_keeps_its_place_among_sends() {
             b.qp.post_recv(&RecvWr::new(i, &[dst.sge(0, 300_000)])).unwrap();
             let len = if i.is_multiple_of(7) { 300_000 } else { i as u32 };
             let sge = [src.sge(0, len)];
-            let wr = if i % 2 == 0 { SendWr::immediate(i, !i) } else { SendWr::send(i, &sge) };
-            a.qp.post_send(&if i % 3 == 0 { wr.solicited() } else { wr }).unwrap();
+            let wr = if i.is_multiple_of(2) { SendWr::immediate(i, !i) } else { SendWr::send(i, &sge) };
+            a.qp.post_send(&if i.is_multiple_of(3) { wr.solicited() } else { wr }).unwrap();
         }
         for (i, c) in b.completions(60).iter().enumerate() {
             let i = i as u64;
