@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use iwarp::Terminate;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -69,7 +70,14 @@ pub enum AsyncEvent {
 pub(crate) struct EventQueue {
     home: Home,
     fd: OwnedFd,
-    events: Mutex<VecDeque<AsyncEvent>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<AsyncEvent>,
+    /// Tasks that wait.
+    wakers: Vec<Waker>,
 }
 
 /// Events kept for a program that does not read them; older ones are dropped.
@@ -79,25 +87,36 @@ impl EventQueue {
     pub(crate) fn new() -> Result<Arc<Self>> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::os("create the event queue", e))?;
-        Ok(Arc::new(Self { home: Home::here(), fd: crate::net::tcp::raise(fd), events: Mutex::default() }))
+        Ok(Arc::new(Self { home: Home::here(), fd: crate::net::tcp::raise(fd), state: Mutex::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn push(&self, event: AsyncEvent) {
-        let mut q = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if q.len() >= KEPT {
-            q.pop_front();
-        }
-        q.push_back(event);
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        let wakers = {
+            let mut state = self.lock();
+            if state.events.len() >= KEPT {
+                state.events.pop_front();
+            }
+            state.events.push_back(event);
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            std::mem::take(&mut state.wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn pop(&self) -> Option<AsyncEvent> {
         if !self.home.is_here() {
             return None;
         }
-        let mut q = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = q.pop_front();
-        if q.is_empty() {
+        self.take(&mut self.lock())
+    }
+
+    fn take(&self, state: &mut State) -> Option<AsyncEvent> {
+        let event = state.events.pop_front();
+        if state.events.is_empty() {
             let mut counter = [0u8; 8];
             let _ = rustix::io::read(&self.fd, &mut counter);
         }
@@ -121,11 +140,41 @@ impl AsyncEvents {
     /// [`Error::Os`] if the wait fails; [`Error::Forked`] in a child of the process that opened the device.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<AsyncEvent>> {
         self.0.home.check()?;
-        if let Some(event) = self.0.pop() {
-            return Ok(Some(event));
+        let deadline = crate::wait::deadline(timeout);
+        loop {
+            if let Some(event) = self.0.pop() {
+                return Ok(Some(event));
+            }
+            // Another waiter may be faster.
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if !crate::wait::readable(&self.0.fd, left)? {
+                return Ok(self.0.pop());
+            }
         }
-        crate::wait::readable(&self.0.fd, timeout)?;
-        Ok(self.0.pop())
+    }
+
+    /// For tasks: ready with the next event.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Result<AsyncEvent>> {
+        self.0.home.check()?;
+        let mut state = self.0.lock();
+        if let Some(event) = self.0.take(&mut state) {
+            return Poll::Ready(Ok(event));
+        }
+        if !state.wakers.iter().any(|w| w.will_wake(cx.waker())) {
+            state.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// The next event, for tasks of any executor. A future that is dropped has taken none.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub async fn next(&self) -> Result<AsyncEvent> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 }
 

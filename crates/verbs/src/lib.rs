@@ -17,6 +17,11 @@
 //! # }
 //! ```
 //!
+//! What waits has a form that blocks, one that asks, a descriptor for an event loop, and one for tasks of any
+//! executor: [`connect`] and [`connect_async`], [`Listener::accept`] and [`Listener::accept_async`],
+//! [`CompletionQueue::wait`], [`CompletionQueue::next`] and [`CompletionQueue::completions`],
+//! [`QueuePair::wait_disconnected`] and [`QueuePair::disconnected`].
+//!
 //! A signalled Send or Write completes when TCP has its bytes; a Read or atomic when its answer is in
 //! local memory. Completions of one queue pair come in the order of posting.
 
@@ -52,6 +57,8 @@ pub use iwarp;
 pub use mem::{Access, Buffer, FastRegion, MemoryRegion, MemoryWindow, WindowKind};
 pub use pd::ProtectionDomain;
 pub use qp::{End, QpAttr, QpInit, QpState, QueuePair};
-pub use queue::{Arm, Completion, CompletionChannel, CompletionOp, CompletionQueue, CqEvent, Status};
+pub use queue::{
+    Arm, Completion, CompletionChannel, CompletionOp, CompletionQueue, Completions, CqEvent, Status,
+};
 pub use srq::{SharedReceiveQueue, SrqAttr};
 pub use wr::{BindWindow, FastRegister, Payload, RecvWr, RemoteBuffer, SendFlags, SendOp, SendWr, Sge};

@@ -4,6 +4,7 @@ mod channel;
 mod completion;
 mod cq;
 mod sleep;
+mod task;
 #[cfg(test)]
 mod tests;
 
@@ -11,3 +12,4 @@ pub use channel::{CompletionChannel, CqEvent};
 pub use completion::{Completion, CompletionOp, Status};
 pub(crate) use cq::Progress;
 pub use cq::{Arm, CompletionQueue};
+pub use task::Completions;

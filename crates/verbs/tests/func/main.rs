@@ -4,10 +4,13 @@
 mod common;
 
 mod capture;
+mod cm;
 mod cq;
 mod data;
+mod idle;
 mod order;
 mod remote;
 mod srq;
 mod states;
+mod tasks;
 mod tshark;
