@@ -202,6 +202,17 @@ impl Link {
         self.watch(|w| w.seen = ASLEEP);
     }
 
+    /// Whoever polled is about to sleep on something else: the shard serves the socket from now on, not only
+    /// when the lease has run out. A thread that sleeps on the socket itself keeps it.
+    pub(crate) fn hand_back(&self) {
+        if self.leased.load(Ordering::SeqCst) && self.polled.load(Ordering::SeqCst) != ASLEEP {
+            self.watch(|w| {
+                self.leased.store(false, Ordering::SeqCst);
+                (w.leased, w.polls) = (false, 0);
+            });
+        }
+    }
+
     fn take_lease(&self, with_timer: bool) {
         let mut start = false;
         self.watch(|w| {

@@ -159,17 +159,27 @@ impl QpInner {
 
 impl Progress for QpInner {
     /// A thread polls an empty completion queue: it serves the socket itself.
-    fn progress(&self) {
+    fn progress(&self, stays: bool) {
         let Ok(mut rx) = self.rx.try_lock() else { return };
         // A connection that closes is left to its shard.
         let Some(link) = rx.link().filter(|_| !rx.discard) else { return };
-        link.lease();
+        if stays {
+            link.lease();
+        } else {
+            link.hand_back();
+        }
         let blocked = link.write_blocked.load(Ordering::Relaxed);
         let outcome = self.receive(&mut rx);
         drop(rx);
         self.after_receive(outcome);
         if blocked {
             self.kick();
+        }
+    }
+
+    fn leave(&self) {
+        if let Some(link) = self.lock_rx().link() {
+            link.hand_back();
         }
     }
 

@@ -21,8 +21,11 @@ const FIRST_CAPACITY: usize = 64;
 
 /// Something that can be pushed forward by whoever polls an empty queue.
 pub(crate) trait Progress: Send + Sync {
-    /// Does what can be done without blocking.
-    fn progress(&self);
+    /// Does what can be done without blocking. `stays`: the caller polls and will be back in a moment, so
+    /// nobody else need watch the socket.
+    fn progress(&self, stays: bool);
+    /// The caller is about to sleep on something else than the socket: the library's threads watch it.
+    fn leave(&self) {}
     /// Its connection, for a thread that wants to sleep on it.
     fn socket(&self) -> Option<Arc<Link>>;
 }
@@ -54,6 +57,8 @@ pub(super) struct Shared {
     /// Completions were lost; written under the lock.
     broken: AtomicBool,
     channel: Option<CompletionChannel>,
+    /// An event is asked for: whoever polls is about to sleep until it comes. Written under the lock.
+    armed: AtomicBool,
     /// The last wait slept once and found its completion.
     habit: AtomicBool,
     wake: OnceLock<OwnedFd>,
@@ -134,6 +139,7 @@ impl CompletionQueue {
                 queued: AtomicUsize::new(0),
                 broken: AtomicBool::new(false),
                 channel: channel.cloned(),
+                armed: AtomicBool::new(false),
                 habit: AtomicBool::new(false),
                 wake: OnceLock::new(),
                 hooks: Mutex::default(),
@@ -175,7 +181,8 @@ impl CompletionQueue {
         if taken != 0 || out.is_empty() {
             return Ok(taken);
         }
-        self.progress();
+        let stays = !self.inner.armed.load(Ordering::Relaxed);
+        self.each_source(|source| source.progress(stays));
         let taken = self.inner.take(out);
         if taken == 0 && self.inner.broken.load(Ordering::Acquire) {
             return Err(self.overflowed());
@@ -197,7 +204,8 @@ impl CompletionQueue {
         if taken != 0 || out.is_empty() {
             return Poll::Ready(Ok(taken));
         }
-        self.progress();
+        // A task that is not served now sleeps, on what only its executor knows.
+        self.each_source(|source| source.progress(false));
         // Looked at again under the lock that a push takes: nothing comes between the look and the waker.
         let mut state = lock(&self.inner.state);
         let taken = self.inner.drain(&mut state, out);
@@ -230,7 +238,11 @@ impl CompletionQueue {
         if state.armed != Some(Arm::Next) {
             state.armed = Some(what);
         }
-        Ok(!state.ring.is_empty())
+        self.inner.armed.store(true, Ordering::Relaxed);
+        let queued = !state.ring.is_empty();
+        drop(state);
+        self.each_source(|source| source.leave());
+        Ok(queued)
     }
 
     /// Changes the depth.
@@ -256,6 +268,9 @@ impl CompletionQueue {
         state.ring.push_back(completion);
         self.inner.queued.store(state.ring.len(), Ordering::Release);
         let wake = state.wake(solicited || !completion.status.is_success());
+        if wake.event {
+            self.inner.armed.store(false, Ordering::Relaxed);
+        }
         drop(state);
         self.rouse(wake);
         true
@@ -287,6 +302,7 @@ impl CompletionQueue {
                 return;
             }
             // Nobody may sleep on a queue to which nothing comes any more.
+            self.inner.armed.store(false, Ordering::Relaxed);
             state.wake(true)
         };
         tracing::error!(cq = self.inner.id, depth = self.depth(), "completion queue overflowed");
@@ -303,14 +319,9 @@ impl CompletionQueue {
         self.inner.broken.load(Ordering::Acquire)
     }
 
-    /// Lets everything attached make progress, as a poll of the empty queue does.
-    pub(crate) fn progress(&self) {
+    fn each_source(&self, f: impl Fn(&dyn Progress)) {
         let hooks = lock(&self.inner.hooks).progress.clone();
-        for (_, hook) in hooks.iter() {
-            if let Some(hook) = hook.upgrade() {
-                hook.progress();
-            }
-        }
+        hooks.iter().filter_map(|(_, hook)| hook.upgrade()).for_each(|hook| f(&*hook));
     }
 
     /// Refuses a forked child.
@@ -400,7 +411,10 @@ impl CompletionQueue {
             return;
         }
         if let Some(channel) = &self.inner.channel {
-            lock(&self.inner.state).armed = None;
+            let mut state = lock(&self.inner.state);
+            state.armed = None;
+            self.inner.armed.store(false, Ordering::Relaxed);
+            drop(state);
             channel.purge(self.inner.id);
         }
         let mut unacked = lock(&self.inner.unacked);

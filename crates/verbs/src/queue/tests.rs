@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -133,7 +133,7 @@ struct Source {
 }
 
 impl Progress for Source {
-    fn progress(&self) {
+    fn progress(&self, _: bool) {
         self.queue.push(done(self.calls.fetch_add(1, SeqCst)), false);
     }
 
@@ -432,6 +432,50 @@ fn consume_as_task(queue: &CompletionQueue, total: u64) {
     }
 }
 
+/// Notes whether who polls says that it will be back at once, and who says that it leaves.
+#[derive(Default)]
+struct Watcher {
+    stays: Mutex<Vec<bool>>,
+    left: AtomicU64,
+}
+
+impl Progress for Watcher {
+    fn progress(&self, stays: bool) {
+        self.stays.lock().unwrap().push(stays);
+    }
+
+    fn leave(&self) {
+        self.left.fetch_add(1, SeqCst);
+    }
+
+    fn socket(&self) -> Option<Arc<crate::qp::link::Link>> {
+        None
+    }
+}
+
+/// Only a program that polls on and on may keep the sockets to itself: one that sleeps on events, and a task,
+/// would not see what comes until the library looks after them again.
+#[test]
+fn who_is_about_to_sleep_leaves_the_sockets_to_the_library() {
+    let (queue, _channel) = with_channel(8);
+    let watcher = Arc::new(Watcher::default());
+    queue.attach(Arc::downgrade(&watcher) as Weak<dyn Progress>);
+    let told = || (std::mem::take(&mut *watcher.stays.lock().unwrap()), watcher.left.swap(0, SeqCst));
+    let mut out = [Completion::default(); 1];
+    queue.poll(&mut out).unwrap();
+    assert_eq!(told(), (vec![true], 0));
+    queue.arm(Arm::Next).unwrap();
+    queue.poll(&mut out).unwrap();
+    assert_eq!(told(), (vec![false], 1));
+    // The event disarms.
+    queue.push(done(1), false);
+    assert_eq!(queue.poll(&mut out).unwrap(), 1);
+    queue.poll(&mut out).unwrap();
+    assert_eq!(told(), (vec![true], 0));
+    assert!(queue.poll_completions(&mut Context::from_waker(Waker::noop()), &mut out).is_pending());
+    assert_eq!(told(), (vec![false], 0));
+}
+
 /// Tells the producer that the consumer has found the queue empty and is about to look once more and sleep;
 /// then dawdles, each time for another while, so that the push meets each step of that.
 struct AboutToSleep {
@@ -440,7 +484,7 @@ struct AboutToSleep {
 }
 
 impl Progress for AboutToSleep {
-    fn progress(&self) {
+    fn progress(&self, _: bool) {
         self.told.store(true, SeqCst);
         let times = self.times.fetch_add(1, SeqCst);
         (0..times * 7 % 61).for_each(|_| std::hint::spin_loop());
