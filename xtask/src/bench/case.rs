@@ -5,6 +5,16 @@ use crate::apt::Need;
 use anyhow::Result;
 use std::process::Command;
 
+/// Where both ends run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Place {
+    /// On this machine, over loopback.
+    Host,
+    /// In one QEMU guest, over its loopback: beside drivers that only a kernel has.
+    Guest,
+}
+
 /// What is compared: contenders of the same subject stand in one block of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -69,6 +79,7 @@ impl Subject {
 /// One measurement.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(super) struct Sample {
+    pub(super) place: Place,
     pub(super) subject: Subject,
     /// Bytes of one message; 0 where it is not about messages.
     pub(super) size: u64,
@@ -83,7 +94,8 @@ pub(super) struct Sample {
 impl Sample {
     /// The name by which a filter finds it.
     pub(super) fn name(&self) -> String {
-        name(self.subject, self.size, &self.contender)
+        let name = name(self.subject, self.size, &self.contender);
+        if self.place == Place::Guest { format!("guest {name}") } else { name }
     }
 }
 
@@ -142,6 +154,7 @@ impl Case {
         let reading = (self.read)(&out)?;
         let cpu_s_per_gb = reading.bytes.map(|bytes| cpu_seconds / (bytes / 1e9));
         Ok(Sample {
+            place: Place::Host,
             subject: self.subject,
             size: self.size,
             contender: self.contender.into(),

@@ -1,14 +1,17 @@
 //! Collects samples of all rounds by subject, size and contender.
 
-use super::case::{Sample, Subject};
+use super::case::{Place, Sample, Subject};
 use super::stats;
 use crate::apt::{self, Need};
 use std::collections::BTreeMap;
 
+/// What one block of the table is about: place, subject, message size.
+pub(super) type Block = (Place, Subject, u64);
+
 /// Everything that was measured, and what was not.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    samples: BTreeMap<(Subject, u64), BTreeMap<String, Vec<Sample>>>,
+    samples: BTreeMap<Block, BTreeMap<String, Vec<Sample>>>,
     /// What failed, with the last reason.
     pub(super) failures: BTreeMap<String, String>,
     /// Contenders that are not installed, with the command that brings them.
@@ -31,7 +34,7 @@ pub(super) struct Figure {
 impl Results {
     /// Takes one sample in.
     pub(super) fn add(&mut self, sample: Sample) {
-        let block = self.samples.entry((sample.subject, sample.size)).or_default();
+        let block = self.samples.entry((sample.place, sample.subject, sample.size)).or_default();
         block.entry(sample.contender.clone()).or_default().push(sample);
     }
 
@@ -52,8 +55,8 @@ impl Results {
     }
 
     /// The blocks of the table, each with its figures, best first.
-    pub(super) fn blocks(&self) -> Vec<(Subject, u64, Vec<Figure>)> {
-        self.samples.iter().map(|((subject, size), by)| (*subject, *size, figures(*subject, by))).collect()
+    pub(super) fn blocks(&self) -> Vec<(Block, Vec<Figure>)> {
+        self.samples.iter().map(|(block, by)| (*block, figures(block.1, by))).collect()
     }
 }
 
@@ -99,13 +102,20 @@ mod tests {
     use super::*;
 
     fn sample(subject: Subject, contender: &str, value: f64) -> Sample {
-        Sample { subject, size: 64, contender: contender.into(), value, cpu_s_per_gb: None }
+        Sample {
+            place: Place::Host,
+            subject,
+            size: 64,
+            contender: contender.into(),
+            value,
+            cpu_s_per_gb: None,
+        }
     }
 
     fn block(subject: Subject, samples: &[(&str, f64)]) -> Vec<Figure> {
         let mut r = Results::default();
         samples.iter().for_each(|(c, v)| r.add(sample(subject, c, *v)));
-        r.blocks().remove(0).2
+        r.blocks().remove(0).1
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod case;
 mod contest;
+mod guest;
 mod own;
 mod process;
 mod report;
@@ -28,7 +29,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Suite {
-    /// The RDMA verbs against plain TCP, libfabric, UCX, iperf3, sockperf and qperf.
+    /// The RDMA verbs against plain TCP, libfabric, UCX, iperf3, sockperf and qperf; in a QEMU guest, against siw and rxe.
     Rdma(RdmaArgs),
 }
 
@@ -45,6 +46,9 @@ struct RdmaArgs {
     /// Only the others' figures, without ours.
     #[arg(long)]
     rivals: bool,
+    /// Leave the QEMU guest out.
+    #[arg(long)]
+    no_guest: bool,
     /// Names the cases instead of running them.
     #[arg(long)]
     list: bool,
@@ -74,6 +78,10 @@ fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
     for case in missing {
         results.missing(case.contender, case.tool);
     }
+    let guest = !args.no_guest && !args.rivals && (filter.is_empty() || filter.contains("guest"));
+    if guest {
+        guest::prepare(args.install)?;
+    }
     let folder = Metadata::load()?.target_directory.join("bench");
     fs::create_dir_all(&folder)?;
     let path = folder.join("rdma.json");
@@ -94,6 +102,12 @@ fn rdma(args: &RdmaArgs, filter: &str, cases: &[Case]) -> Result<ExitCode> {
             match case.run() {
                 Ok(sample) => results.add(sample),
                 Err(e) => results.failed(&case.name(), &format!("{e:#}")),
+            }
+        }
+        if guest {
+            match guest::round() {
+                Ok(samples) => samples.into_iter().for_each(|s| results.add(s)),
+                Err(e) => results.failed("guest", &format!("{e:#}")),
             }
         }
         // After each round, so that a run cut short leaves what it has.

@@ -1,6 +1,6 @@
 //! Our own figures and those of plain TCP in the same run: the rows of `rnic perf --json`.
 
-use super::case::{Sample, Subject};
+use super::case::{Place, Sample, Subject};
 use super::process;
 use crate::{cmd, workspace};
 use anyhow::{Context, Result, bail};
@@ -45,8 +45,14 @@ fn idle_samples(out: &str) -> Result<Vec<Sample>> {
     let line = out.lines().find(|l| l.starts_with('{')).context("the idle bench printed no result")?;
     let v: serde_json::Value = serde_json::from_str(line)?;
     let number = |name: &str| v[name].as_f64().with_context(|| format!("the idle bench names no {name}"));
-    let sample =
-        |subject, value| Sample { subject, size: 0, contender: "rnic".into(), value, cpu_s_per_gb: None };
+    let sample = |subject, value| Sample {
+        place: Place::Host,
+        subject,
+        size: 0,
+        contender: "rnic".into(),
+        value,
+        cpu_s_per_gb: None,
+    };
     let per_thousand = 1000.0 / number("idle_qps")?;
     Ok(vec![
         sample(Subject::IdleMemory, number("bytes_per_qp")? / 1024.0),
@@ -87,7 +93,8 @@ pub(super) fn round() -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-fn parse(json_lines: &str) -> Result<Vec<Sample>> {
+/// The samples in the lines of `rnic perf --json`.
+pub(super) fn parse(json_lines: &str) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     for line in json_lines.lines().filter(|l| l.starts_with('{')) {
         let row: Row = serde_json::from_str(line).with_context(|| format!("rnic perf --json: {line}"))?;
@@ -144,7 +151,14 @@ impl Row {
         [(format!("rnic, CRC {crc}{markers}"), ours), ("TCP (same run)".to_owned(), tcp)]
             .into_iter()
             .filter_map(|(contender, (value, cpu_s_per_gb))| {
-                Some(Sample { subject, size: self.size, contender, value: value?, cpu_s_per_gb })
+                Some(Sample {
+                    place: Place::Host,
+                    subject,
+                    size: self.size,
+                    contender,
+                    value: value?,
+                    cpu_s_per_gb,
+                })
             })
             .collect()
     }

@@ -46,18 +46,23 @@ pub(super) fn pair(mut server: Command, mut client: Command, port: u16) -> Resul
 
 /// Standard output of a command that must end in time and with success.
 pub(super) fn run_bounded(command: &mut Command) -> Result<String> {
+    run_within(command, LIMIT)
+}
+
+/// The same for one that may take `limit`.
+pub(super) fn run_within(command: &mut Command, limit: Duration) -> Result<String> {
     let line = cmd::line(command);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = Guard(child.with_context(|| format!("cannot start `{line}`"))?);
     let reader = drain(child.0.stdout.take());
     let errors = drain(child.0.stderr.take());
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit;
     let status = loop {
         if let Some(status) = child.0.try_wait()? {
             break status;
         }
         if Instant::now() > deadline {
-            bail!("`{line}` did not end within {} s", LIMIT.as_secs());
+            bail!("`{line}` did not end within {} s", limit.as_secs());
         }
         std::thread::sleep(Duration::from_millis(20));
     };

@@ -1,6 +1,6 @@
 //! The table on the terminal and the JSON file.
 
-use super::case::size_name;
+use super::case::{Place, size_name};
 use super::contest::Results;
 use anyhow::Result;
 use serde_json::json;
@@ -10,9 +10,10 @@ use std::fs;
 /// The whole table, what failed, and what is not installed.
 pub(super) fn table(results: &Results) -> String {
     let mut out = String::new();
-    for (subject, size, figures) in results.blocks() {
+    for ((place, subject, size), figures) in results.blocks() {
         let at = if size == 0 { String::new() } else { format!(" at {}", size_name(size)) };
-        let _ = writeln!(out, "\n{}{at}", subject.title());
+        let inside = if place == Place::Guest { "in a QEMU guest: " } else { "" };
+        let _ = writeln!(out, "\n{inside}{}{at}", subject.title());
         let _ = writeln!(
             out,
             "  {:<28} {:>9} {:>9} {:>9} {:>8} {:>10}",
@@ -45,7 +46,9 @@ pub(super) fn json(results: &Results, rounds: usize) -> Result<String> {
     let blocks: Vec<_> = results
         .blocks()
         .into_iter()
-        .map(|(subject, size, figures)| json!({ "subject": subject, "size": size, "figures": figures }))
+        .map(|((place, subject, size), figures)| {
+            json!({ "place": place, "subject": subject, "size": size, "figures": figures })
+        })
         .collect();
     let all = json!({
         "machine": machine(),
@@ -73,13 +76,14 @@ fn machine() -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use super::super::case::{Sample, Subject};
+    use super::super::case::{Place, Sample, Subject};
     use super::*;
 
     fn results() -> Results {
         let mut r = Results::default();
         for (contender, value) in [("rnic, CRC off", 40.0), ("ucx put", 10.0)] {
             r.add(Sample {
+                place: Place::Host,
                 subject: Subject::WriteBandwidth,
                 size: 65536,
                 contender: contender.into(),
