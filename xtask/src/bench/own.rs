@@ -60,9 +60,9 @@ fn idle_samples(out: &str) -> Result<Vec<Sample>> {
     ])
 }
 
-/// Bandwidth and polled latency; latency asleep; the rate of small messages with a deep queue.
+/// Bandwidth through 4 MiB of memory (the rivals send one buffer over and over) and polled latency; latency asleep; the rate of small messages with a deep queue.
 const RUNS: [&[&str]; 3] = [
-    &["--verb", "write,read,send", "--size", "8,64,64K,1M", "--duration", "0.2"],
+    &["--verb", "write,read,send", "--size", "8,64,64K,1M", "--region", "4M", "--duration", "0.2"],
     &["--verb", "send", "--size", "8,64", "--crc", "off", "--duration", "0.2", "--events"],
     &[
         "--verb",
